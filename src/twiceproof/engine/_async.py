@@ -1,0 +1,244 @@
+"""AsyncEngine: runs the steps on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from inspect import isawaitable, iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Self, Unpack, assert_never
+
+from twiceproof.core import _engine as core
+from twiceproof.core import _lifecycle as life
+from twiceproof.core._outcome import Answered, Cancelled, DontKnow, NothingHappened, Outcome, Raised, Verdict
+from twiceproof.engine._attempt import Attempt, Run
+from twiceproof.engine._front import Front
+from twiceproof.engine._keeper import Keeper
+from twiceproof.engine._options import EngineOptions, logger, store_timeout
+from twiceproof.engine._verdict import checked_verdict
+from twiceproof.errors import NotExecuted, StoreOutcomeUnknown, StoreUnavailable
+from twiceproof.stores import AsyncStore, open_async_store
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from twiceproof.core._messages import Request, Response
+    from twiceproof.core._policy import Policy
+    from twiceproof.core._record import Record
+
+LARGE_BODY = 64 * 1024
+"""Bodies beyond this many bytes are fingerprinted off the event loop."""
+
+
+class AsyncEngine(Front[AsyncStore]):
+    """Makes operations safe to retry, from asynchronous code.
+
+    ``store`` is a URL or an `AsyncStore`. Raises `ConfigurationError` where the set-up can't keep its promise. It
+    opens itself at the first request of a process and an event loop; `close` drains it (R41).
+    """
+
+    def __init__(self, store: str | AsyncStore, **options: Unpack[EngineOptions]) -> None:
+        if isinstance(store, str):
+            store = open_async_store(store, timeout=store_timeout(options))
+        super().__init__(store, **options)
+        self._keeper = Keeper(self.store.renewer, self.settings)
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def open(self) -> None:
+        """Open the store in this process and on this loop; later calls change nothing."""
+        if self._keeper.pid != os.getpid() or self._keeper.closed:
+            self._keeper = Keeper(self.store.renewer, self.settings)
+        await self.store.open()
+        self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        """Finish what runs for up to ``drain`` seconds, then let go of thread and store (R41)."""
+        self._loop = None
+        if self._keeper.pid == os.getpid():
+            if not self._keeper.idle:
+                await asyncio.to_thread(self._keeper.drain, self.settings.drain)
+            await asyncio.to_thread(self._keeper.close)
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def begin(
+        self,
+        request: Request,
+        principal: str,
+        policy: Policy,
+        *,
+        key: str | None = None,
+        attempt: Attempt | None = None,
+        left: asyncio.Event | None = None,
+    ) -> life.Reply | life.Bypass | Run:
+        """Claim the key of a request (R21-R28).
+
+        `Reply`: send that, the handler does not run. `Bypass`: run it without protection. `Run`: run it, then call
+        `finish` on every path. ``key`` spares a second parse where `admit` gave it; ``left`` ends a wait (R23).
+        """
+        if key is None:
+            admitted = self.admit(request.method, request.headers, policy)
+            if not isinstance(admitted, life.Keyed):
+                return admitted
+            key = admitted.key
+        if self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
+            try:
+                await self.open()
+            except StoreUnavailable:
+                logger.exception("the store could not be opened")
+        if len(request.body) > LARGE_BODY:
+            call = await asyncio.to_thread(self._call, request, key, principal, policy)
+        else:
+            call = self._call(request, key, principal, policy)
+        run = Run(attempt or Attempt(key), call, core.steps(call))
+        try:
+            answer = await self._drive(run, None, left)
+        except asyncio.CancelledError:
+            self._keeper.later(core.DoRelease(call.new.id, call.nonce), call.new, withdrawal=True)  # R40
+            raise
+        return answer if answer is not None else run
+
+    async def finish(self, run: Run, outcome: Outcome) -> None:
+        """Settle a run with its outcome (CONTRACT 5). Its write takes place even if the caller is cancelled here."""
+        if run.finished:
+            return
+        run.finished = True
+        await self._drive(run, outcome, None)
+
+    async def handle(
+        self,
+        request: Request,
+        principal: str,
+        policy: Policy,
+        handler: Callable[[Request, Attempt], Awaitable[Response]],
+    ) -> Response:
+        """Begin, run ``handler(request, attempt)``, finish: for queues, tools and tests.
+
+        Returns the handler's answer, a replay, or one of our problem documents; the handler's exception is raised
+        after it is settled.
+        """
+        attempt = Attempt()
+        begun = await self.begin(request, principal, policy, attempt=attempt)
+        if isinstance(begun, life.Reply):
+            return begun.response
+        if isinstance(begun, life.Bypass):
+            return await handler(request, attempt)
+        outcome: Outcome = Raised()
+        try:
+            response = await handler(request, attempt)
+            outcome = Answered(response, attempt.released)
+        except NotExecuted:
+            outcome = NothingHappened()
+            raise
+        except asyncio.CancelledError:
+            outcome = Cancelled()
+            raise
+        finally:
+            await self.finish(begun, outcome)
+        return response
+
+    async def _drive(
+        self, run: Run, value: object, left: asyncio.Event | None
+    ) -> life.Reply | life.Bypass | None:
+        """Send ``value`` into the steps and do what they ask, until they end or the handler may run.
+
+        None says that the handler may run, or that the run is settled.
+        """
+        steps, new = run.steps, run.call.new
+        try:
+            step = steps.send(value)
+            while True:
+                match step:
+                    case core.DoNote(name, code):
+                        self.settings.emit(name, code, new)
+                        step = steps.send(None)
+                    case core.DoRun(granted):
+                        run.attempt.granted(run.call.key, granted)
+                        self._keeper.watch(run)
+                        return None
+                    case core.DoLater(write, withdrawal):
+                        self._keeper.later(write, new, withdrawal=withdrawal)
+                        run.pending = not withdrawal
+                        step = steps.send(None)
+                    case core.DoPause(seconds):
+                        step = steps.send(await _pause(seconds, left))
+                    case core.DoAsk(record, timeout):
+                        step = steps.send(await _ask(run.call, record, timeout))
+                    case _:
+                        try:
+                            back = await self._perform(step)
+                        except StoreUnavailable as error:
+                            step = steps.throw(error)
+                        except asyncio.CancelledError:
+                            if not isinstance(step, core.DoClaim | core.DoClaimUnsettled):
+                                self._keeper.later(step, new)  # R40, R47: it is on its way, and safe to repeat
+                                run.pending = True
+                            raise
+                        else:
+                            step = steps.send(back)
+        except StopIteration as end:
+            ended: life.Reply | life.Bypass | None = end.value
+            return ended
+        finally:
+            if run.finished and not run.pending:
+                self._keeper.unwatch(run)
+
+    async def _perform(self, step: core.StoreStep) -> Any:  # noqa: ANN401  # each verb has its own answer
+        store = self.store
+        try:
+            match step:
+                case core.DoClaim(new, lease, nonce, after):
+                    return await store.claim(new, lease, nonce, after)
+                case core.DoComplete(id, nonce, answer, retention):
+                    return await store.complete(id, nonce, answer, retention)
+                case core.DoRelease(id, nonce):
+                    return await store.release(id, nonce)
+                case core.DoPark(id, nonce, cause):
+                    return await store.park(id, nonce, cause)
+                case core.DoClaimUnsettled(id, lease, nonce, every):
+                    return await store.claim_unsettled(id, lease, nonce, every)
+                case _:
+                    assert_never(step)
+        except StoreUnavailable as error:
+            logger.warning("the store failed at %s: %s", type(step).__name__, error)
+            raise
+        except Exception as error:
+            logger.exception("the store failed at %s", type(step).__name__)
+            raise StoreOutcomeUnknown from error
+
+
+async def _pause(seconds: float, left: asyncio.Event | None) -> bool:
+    if left is None:
+        await asyncio.sleep(seconds)
+        return False
+    try:
+        await asyncio.wait_for(left.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _ask(call: core.Call, record: Record, timeout: float) -> Verdict:  # noqa: ASYNC109  # the rule's own word
+    """Ask the reconcile hook; whatever it does but give a verdict counts as *don't know* (R28)."""
+    hook = call.policy.reconcile
+    if hook is None:
+        return DontKnow()
+    try:
+        async with asyncio.timeout(timeout):
+            if iscoroutinefunction(hook):
+                verdict = await hook(record, call.request)
+            else:
+                verdict = await asyncio.to_thread(hook, record, call.request)
+                if isawaitable(verdict):
+                    verdict = await verdict
+    except Exception:
+        logger.exception("the reconcile hook failed; the outcome stays unknown")
+        return DontKnow()
+    return checked_verdict(verdict)
+

@@ -1,0 +1,51 @@
+"""What the handler can see of its own run, and the suspended run itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twiceproof.core._engine import Call, Steps
+    from twiceproof.core._record import Granted
+
+
+class Attempt:
+    """One request as its handler sees it: ``scope["twiceproof"]`` and its like in every door.
+
+    ``key``: the key, or None. ``protected``: whether a record stands behind this run. ``token``: the fencing number
+    of this grant, to show downstream, or None. ``attempt``: 1 on the first run, more after a take-over.
+    ``lease_lost``: the claim could not be renewed in time, so another run may begin (R31); read it before an effect.
+    """
+
+    __slots__ = ("attempt", "key", "lease_lost", "protected", "released", "token")
+
+    def __init__(self, key: str | None = None) -> None:
+        self.key = key
+        self.protected = False
+        self.token: int | None = None
+        self.attempt = 1
+        self.lease_lost = False
+        self.released = False
+
+    def granted(self, key: str, granted: Granted) -> None:
+        """Take over what the claim says."""
+        self.key, self.protected = key, True
+        self.token, self.attempt = granted.token.number, granted.attempts
+
+    def release(self) -> None:
+        """Say that nothing happened: an answer of 400 or more then frees the key instead of being stored."""
+        self.released = True
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A granted request, between `begin` and `finish`. It keeps the suspended steps."""
+
+    attempt: Attempt
+    call: Call
+    steps: Steps
+    renewed_at: float = 0.0
+    started_at: float = 0.0
+    finished: bool = False
+    pending: bool = False

@@ -1,0 +1,269 @@
+"""The engine's one thread: it renews live claims, repeats writes that the store refused, and purges.
+
+It serves both colours, on a blocking store of its own (`Store.renewer`). Its clock is the monotonic one of this
+process; every moment that decides something is the store's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twiceproof.core._engine import DoComplete, DoPark, DoRelease, Write
+from twiceproof.core._policy import seconds
+from twiceproof.core._record import ClaimRef, Done, WriteAnswer
+from twiceproof.engine._options import PURGE_ROWS, Settings, logger
+from twiceproof.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twiceproof.core._record import NewRecord
+    from twiceproof.engine._attempt import Run
+    from twiceproof.stores import Store
+
+LONGEST_TICK = 5.0
+FIRST_RETRY = 0.05
+LONGEST_RETRY = 5.0
+RENEWED_AT_ONCE = 500
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A write to repeat until ``until`` (R47, R48). A ``withdrawal`` is nobody's news."""
+
+    write: Write
+    new: NewRecord
+    withdrawal: bool
+    until: float
+    due: float
+    delay: float = FIRST_RETRY
+
+
+class Keeper:
+    """Owns the thread. All methods but those of the thread may be called from anywhere."""
+
+    def __init__(self, renewer: Callable[[], Store], settings: Settings) -> None:
+        self._renewer = renewer
+        self._settings = settings
+        self._runs: dict[bytes, Run] = {}
+        self._pending: OrderedDict[bytes, Pending] = OrderedDict()
+        self._tick = LONGEST_TICK
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._quiet = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._purge_due = time.monotonic() + settings.purge_every
+        self._store: Store | None = None
+        self.pid = os.getpid()
+        self.closed = False
+
+    def watch(self, run: Run) -> None:
+        """Renew a run's claim until `unwatch` or its ``max_runtime`` (R31)."""
+        run.started_at = run.renewed_at = time.monotonic()
+        self._runs[run.call.nonce] = run
+        tick = seconds(run.call.policy.lease) / 6
+        if tick < self._tick:
+            self._tick = tick
+            self._wake.set()
+        if self._thread is None:
+            self._start()
+
+    def unwatch(self, run: Run) -> None:
+        """Stop renewing: the claim is settled."""
+        self._runs.pop(run.call.nonce, None)
+        if self._stopping:
+            with self._quiet:
+                self._quiet.notify_all()
+
+    def later(self, write: Write, new: NewRecord, *, withdrawal: bool = False) -> None:
+        """Repeat a write in the background; beyond ``complete_backlog`` the oldest are left to lapse (R47)."""
+        if self.closed:
+            logger.error("the engine is closed; the record of a late answer is left to lapse")
+            return
+        now = time.monotonic()
+        with self._lock:
+            self._pending[write.nonce] = Pending(
+                write, new, withdrawal, now + self._settings.complete_retry, now + FIRST_RETRY
+            )
+            dropped = []
+            while len(self._pending) > self._settings.complete_backlog:
+                dropped.append(self._pending.popitem(last=False)[1])
+        for old in dropped:
+            self._give_up(old)
+        self._start()
+        self._wake.set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing is pending."""
+        return not (self._runs or self._pending)
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until nothing runs and nothing is pending, at most ``timeout`` seconds; say whether that is so (R41)."""
+        with self._quiet:
+            self._stopping = True
+            self._wake.set()
+            return self._quiet.wait_for(lambda: not (self._runs or self._pending), timeout)
+
+    def close(self) -> None:
+        """End the thread; what it still held is left to lapse."""
+        self._stopping = self.closed = True
+        thread, self._thread = self._thread, None
+        with self._lock:
+            self._runs.clear()
+            left, self._pending = self._pending, OrderedDict()
+        for pending in left.values():
+            self._give_up(pending)
+        self._wake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(self._settings.store_timeout + 1)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None or self.closed:
+                return
+            self._thread = threading.Thread(target=self._work, name="twiceproof-keeper", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        me = threading.current_thread()
+        try:
+            while self._thread is me:
+                self._wake.wait(self._pause())
+                self._wake.clear()
+                if self._thread is not me:
+                    break
+                try:
+                    self._renew()
+                    self._repeat()
+                    self._purge()
+                except Exception:
+                    logger.exception("the engine's thread met an error and goes on")
+        finally:
+            if self._store is not None:
+                with contextlib.suppress(StoreError):
+                    self._store.close()
+                self._store = None
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        with self._lock:
+            dues = [pending.due for pending in self._pending.values()]
+        if self._settings.purge_every:
+            dues.append(self._purge_due)
+        return max(0.0, min([self._tick, *(due - now for due in dues)]))
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            store = self._renewer()
+            store.open()
+            self._store = store
+        return self._store
+
+    def _renew(self) -> None:
+        """Renew every claim that is due, one statement per lease length (R31)."""
+        now = time.monotonic()
+        due: dict[float, list[Run]] = {}
+        for run in list(self._runs.values()):
+            lease = seconds(run.call.policy.lease)
+            if now - run.started_at > seconds(run.call.policy.max_runtime) and run.call.nonce not in self._pending:
+                self._runs.pop(run.call.nonce, None)
+                run.attempt.lease_lost = True
+            elif now - run.renewed_at >= lease / 6:
+                due.setdefault(lease, []).append(run)
+        for lease, runs in due.items():
+            for at in range(0, len(runs), RENEWED_AT_ONCE):
+                self._renew_some(runs[at : at + RENEWED_AT_ONCE], lease)
+
+    def _renew_some(self, runs: list[Run], lease: float) -> None:
+        sent = time.monotonic()
+        try:
+            fenced = self._opened().renew([ClaimRef(run.call.new.id, run.call.nonce) for run in runs], lease)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises must not end renewal
+            logger.warning("%d claims could not be renewed: %s", len(runs), type(error).__name__)
+            now = time.monotonic()
+            for run in runs:
+                if now - run.renewed_at >= lease * 2 / 3:  # R31: without success for a third of the lease
+                    run.attempt.lease_lost = True
+            return
+        lost = {ref.nonce for ref in fenced}
+        for run in runs:
+            if run.call.nonce not in lost:
+                run.renewed_at = sent
+            elif self._runs.pop(run.call.nonce, None) is not None and not run.finished:
+                run.attempt.lease_lost = True
+                self._settings.emit("fenced", "renew", run.call.new)
+
+    def _repeat(self) -> None:
+        """Try the writes that are due; several in a row as long as the store answers (R47)."""
+        with self._lock:
+            waiting = list(self._pending.values())
+        for pending in waiting:
+            now = time.monotonic()
+            if pending.due > now or self._pending.get(pending.write.nonce) is not pending:
+                continue
+            try:
+                back = perform_write(self._opened(), pending.write)
+            except Exception as error:  # noqa: BLE001  # whatever a store raises, the answer is not given up
+                pending.delay = min(pending.delay * 2, LONGEST_RETRY)
+                pending.due = time.monotonic() + pending.delay
+                logger.warning("a write of a settled claim is repeated: %s", type(error).__name__)
+                if time.monotonic() >= pending.until:
+                    self._forget(pending)
+                    self._give_up(pending)
+                    continue
+                break
+            self._forget(pending)
+            if not pending.withdrawal:
+                self._settings.emit("complete_retried" if isinstance(back, Done) else "fenced", "", pending.new)
+
+    def _forget(self, pending: Pending) -> None:
+        with self._quiet:
+            if self._pending.get(pending.write.nonce) is pending:
+                del self._pending[pending.write.nonce]
+            self._runs.pop(pending.write.nonce, None)
+            self._quiet.notify_all()
+
+    def _give_up(self, pending: Pending) -> None:
+        self._runs.pop(pending.write.nonce, None)
+        if not pending.withdrawal:
+            logger.error("an answer could not be stored; its record is left to lapse")
+            self._settings.emit("complete_retried", "given-up", pending.new)
+
+    def _purge(self) -> None:
+        """Delete what expired, a bounded step at a time (R33)."""
+        now = time.monotonic()
+        if not self._settings.purge_every or now < self._purge_due:
+            return
+        self._purge_due = now + self._settings.purge_every
+        try:
+            purged = self._opened().purge(PURGE_ROWS)
+        except Exception as error:  # noqa: BLE001  # the next step tries again
+            logger.warning("expired records could not be purged: %s", type(error).__name__)
+            return
+        if purged.records >= PURGE_ROWS:
+            self._purge_due = now + min(0.1, self._settings.purge_every)  # there is more, but claims go first
+        if purged.records:
+            self._settings.emit("purged", str(purged.records))
+        if purged.unsettled:
+            self._settings.emit("purged", "unsettled")
+
+
+def perform_write(store: Store, write: Write) -> WriteAnswer:
+    """Do one of the writes that settle a claim."""
+    match write:
+        case DoComplete(id, nonce, answer, retention):
+            return store.complete(id, nonce, answer, retention)
+        case DoRelease(id, nonce):
+            return store.release(id, nonce)
+        case DoPark(id, nonce, cause):
+            return store.park(id, nonce, cause)

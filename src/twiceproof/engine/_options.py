@@ -1,0 +1,151 @@
+"""What an engine is told once, checked when it is made."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+
+from twiceproof.core._policy import unknown_option
+from twiceproof.core._scope import Site
+from twiceproof.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from twiceproof.core._policy import Policy, Seconds
+    from twiceproof.core._record import NewRecord
+    from twiceproof.stores import AsyncStore, Store
+
+logger = logging.getLogger("twiceproof.engine")
+PURGE_ROWS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a record; one name each (CONTRACT 7). ``record`` is its id in hexadecimal."""
+
+    name: str
+    code: str = ""
+    operation: str = ""
+    record: str = ""
+
+
+class EngineOptions(TypedDict, total=False):
+    """The settings that every engine and every door takes. Durations are seconds or a `timedelta`."""
+
+    namespace: str
+    """What separates this application's keys from others in one store; ``default`` where a store can't be shared."""
+    secret: bytes | str
+    """Keys the digests of principals and keys (R54)."""
+    docs_url: str
+    """Where the problem codes are explained; becomes ``type`` and ``Link`` of every problem document."""
+    accept_volatile: bool
+    """Accept a store that may forget (CONTRACT 5)."""
+    store_timeout: Seconds
+    """How long one verb of the store may take, 2 s (R48)."""
+    complete_retry: Seconds
+    """How long a refused write is repeated in the background, 10 min (R47)."""
+    complete_backlog: int
+    """How many such writes are kept in memory, 1,000 (R47)."""
+    drain: Seconds
+    """How long shutdown waits for what still runs, 10 s (R41)."""
+    purge_every: Seconds
+    """How often expired records are deleted, 60 s; 0 turns it off (R33)."""
+    on_event: Callable[[Event], None]
+    """Is told every event; must be quick, and safe to call from any thread."""
+
+
+_DURATIONS: Final[dict[str, tuple[float, float]]] = {
+    "store_timeout": (2.0, 0.01),
+    "complete_retry": (600.0, 0.0),
+    "drain": (10.0, 0.0),
+    "purge_every": (60.0, 0.0),
+}
+
+
+@dataclass(slots=True)
+class Settings:
+    """The checked settings of one engine, in seconds."""
+
+    site: Site
+    store_timeout: float
+    complete_retry: float
+    complete_backlog: int
+    drain: float
+    purge_every: float
+    on_event: Callable[[Event], None] | None
+
+    def emit(self, name: str, code: str = "", new: NewRecord | None = None) -> None:
+        """Tell the listener; its own failure changes nothing."""
+        if self.on_event is None:
+            return
+        event = Event(name, code, new.operation if new else "", new.id.hex() if new else "")
+        try:
+            self.on_event(event)
+        except Exception:
+            logger.exception("on_event failed for the event %s", name)
+
+
+def store_timeout(options: EngineOptions) -> float:
+    """Return the time-out that a store opened from a URL is given."""
+    return _duration("store_timeout", options.get("store_timeout"))
+
+
+def make_settings(store: Store | AsyncStore, **options: Unpack[EngineOptions]) -> Settings:
+    """Check the options of an engine; raises `ConfigurationError` with one sentence."""
+    for name in options:
+        if name not in EngineOptions.__annotations__:
+            raise ConfigurationError(unknown_option(name, EngineOptions.__annotations__))
+    if not store.capabilities.durable and not options.get("accept_volatile"):
+        msg = (
+            "this store forgets its records when the process ends, and a retry would then run again; use a durable "
+            "one such as sqlite:///keys.db, or say accept_volatile=True"
+        )
+        raise ConfigurationError(msg)
+    backlog = options.get("complete_backlog", 1000)
+    if isinstance(backlog, bool) or not isinstance(backlog, int) or backlog < 1:
+        msg = f"complete_backlog must be a whole number of 1 or more, not {backlog!r}"
+        raise ConfigurationError(msg)
+    on_event = options.get("on_event")
+    if on_event is not None and not callable(on_event):
+        msg = f"on_event must be a callable that takes an Event, not {on_event!r}"
+        raise ConfigurationError(msg)
+    site = Site(_namespace(store, options.get("namespace")), _secret(options.get("secret")), options.get("docs_url"))
+    durations = {name: _duration(name, options.get(name)) for name in _DURATIONS}
+    return Settings(site=site, complete_backlog=backlog, on_event=on_event, **durations)
+
+
+def _namespace(store: Store | AsyncStore, namespace: object) -> str:
+    if namespace is None and not store.capabilities.shared:
+        return "default"
+    if not isinstance(namespace, str) or not namespace:
+        msg = f"give namespace= a name that separates this application's keys from others (R14), not {namespace!r}"
+        raise ConfigurationError(msg)
+    return namespace
+
+
+def _secret(secret: bytes | str | None) -> bytes | None:
+    value = secret.encode() if isinstance(secret, str) else secret
+    if value is not None and (not isinstance(value, bytes) or not value):
+        msg = "secret must be a text or bytes that is not empty; leave it out to key the digests with the namespace"
+        raise ConfigurationError(msg)
+    return value
+
+
+def _duration(name: str, value: object) -> float:
+    default, low = _DURATIONS[name]
+    amount = default if value is None else value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not math.isfinite(amount) or amount < low:
+        msg = f"{name} must be a number of seconds of at least {low:g}, or a timedelta, not {value!r}"
+        raise ConfigurationError(msg)
+    return float(amount)
+
+
+def check_policy(policy: Policy, *, asynchronous: bool) -> None:
+    """Refuse a policy that this colour of engine can't run."""
+    if not asynchronous and iscoroutinefunction(policy.reconcile):
+        msg = "reconcile is an async function, but this engine is the blocking one; give it a plain function"
+        raise ConfigurationError(msg)

@@ -1,0 +1,1 @@
+"""In front of your code: one module per framework, the same names in each."""
