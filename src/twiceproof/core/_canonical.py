@@ -140,9 +140,7 @@ def _number(text: str) -> Json:
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=_members, parse_int=_integer, parse_float=_decimal, parse_constant=_constant
 )
-_ENCODER: Final = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":")
-)
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":"))
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)*")
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
@@ -189,8 +187,8 @@ def canonical_multipart(body: bytes, content_type: bytes) -> bytes | None:
     boundary = _boundary(content_type)
     if boundary is None:
         return None
-    before, *parts, last = (b"\r\n" + body).split(b"\r\n--" + boundary)
-    if before or not _CLOSED.fullmatch(last):
+    before, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary)
+    if before or not _CLOSED.fullmatch(parts.pop()):  # what follows the last delimiter, if there was any
         return None
     out: list[bytes] = []
     for part in parts:
@@ -230,9 +228,7 @@ def _boundary(content_type: bytes) -> bytes | None:
     return found[0] if len(found) == 1 and _BOUNDARY.fullmatch(found[0]) else None
 
 
-_PARAMETER: Final = re.compile(
-    rb';[ \t]*+(?:([!#$%&\'*+\-.^_`|~0-9A-Za-z]++)=("(?:[^"\\]|\\.)*+"|[^"; \t]++))?[ \t]*+'
-)
+_PARAMETER: Final = re.compile(rb';[ \t]*+(?:([!#$%&\'*+\-.^_`|~0-9A-Za-z]++)=("(?:[^"\\]|\\.)*+"|[^"; \t]++))?[ \t]*+')
 _PAIR: Final = re.compile(rb"\\(.)")
 _BOUNDARY: Final = re.compile(rb"[ -~]{0,199}[!-~]")  # RFC 2046 allows 70; some senders take more
 _LINE_END: Final = re.compile(rb"[ \t]*+\r\n")

@@ -11,7 +11,7 @@ from twiceproof.errors import UnknownFormat
 _FORMAT: Final = 1
 _HEAD = struct.Struct(">BBHH")  # format, body kept, status, number of fields
 _SIZES = struct.Struct(">II")  # length of a field's name and of its value
-_KEPT: Final = 1
+_KEPT: Final = 1  # any other bit is of a format to come
 
 
 def encode(response: Response) -> bytes:
@@ -30,7 +30,7 @@ def decode(stored: bytes) -> Response:
     if not stored or stored[0] != _FORMAT:
         raise UnknownFormat
     try:
-        _, kept, status, count = _HEAD.unpack_from(stored)
+        _, flags, status, count = _HEAD.unpack_from(stored)
         at = _HEAD.size
         headers: list[tuple[bytes, bytes]] = []
         for _ in range(count):
@@ -43,4 +43,8 @@ def decode(stored: bytes) -> Response:
             at = end
     except struct.error:
         raise UnknownFormat from None
-    return Response(status, headers, stored[at:] if kept & _KEPT else None)
+    if flags == _KEPT:
+        return Response(status, headers, stored[at:])
+    if flags or at < len(stored):
+        raise UnknownFormat
+    return Response(status, headers, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never, cast
 
 from twiceproof.core import _lifecycle as life
 from twiceproof.core._codec import encode
@@ -147,7 +147,7 @@ def make_call(request: Request, key: str, principal: str, policy: Policy, site: 
         scope.path,
         scope.key,
         fingerprint(request, policy.fingerprint),
-        Guarantee(policy.guarantee),
+        cast("Guarantee", policy.guarantee),
         seconds(policy.unsettled_retention),
     )
     return Call(request, key, policy, site, new, nonce)

@@ -38,9 +38,7 @@ _UTF8: Final = (  # RFC 3629 §4, every byte of it percent-encoded in lower case
     rb"|%f0%[9ab][0-9a-f]CC|%f[123]CCC|%f4%8[0-9a-f]CC"
 ).replace(b"C", rb"%[89ab][0-9a-f]")
 _DISPLAY: Final = rb'%"(?:[ !#$&-~]|' + _UTF8 + rb')*+"'  # §4.2.10
-_ITEM: Final = b"|".join(
-    (_NUMBER, _STRING.replace(b"([ ", b"(?:[ "), _TOKEN, _BYTES, _BOOLEAN, _DATE, _DISPLAY)
-)
+_ITEM: Final = b"|".join((_NUMBER, _STRING.replace(b"([ ", b"(?:[ "), _TOKEN, _BYTES, _BOOLEAN, _DATE, _DISPLAY))
 _PARAMETER: Final = rb";[ ]*+[a-z*][a-z0-9_\-.*]*+(?:=(?:" + _ITEM + rb"))?"  # §4.2.3.2
 _QUOTED: Final = re.compile(_STRING + rb"(?:" + _PARAMETER + rb")*+")
 
@@ -100,9 +98,7 @@ def find_key(
     return found
 
 
-def parse_field(
-    lines: Sequence[bytes], *, strict: bool = False, key_format: KeyFormat | None = None
-) -> str | BadKey:
+def parse_field(lines: Sequence[bytes], *, strict: bool = False, key_format: KeyFormat | None = None) -> str | BadKey:
     """Return the key that the field lines of one name hold, or why they hold none (R3-R7).
 
     ``strict`` accepts a structured-field String only (R5). ``key_format`` is what `compile_key_format` takes

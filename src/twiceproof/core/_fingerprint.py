@@ -78,9 +78,7 @@ class FingerprintOptions:
             raise ValueError(f"secret has {len(self.secret)} bytes; give at least 16 that nobody can guess")
         _set(self, "id", self._make_id())
         if len(self.id) > MAX_ID_LENGTH:
-            raise ValueError(
-                "these options are too many to be stored with every record; give a named function"
-            )
+            raise ValueError("these options are too many to be stored with every record; give a named function")
 
     def _check_choice(self) -> None:
         if (self.function is not None) + bool(self.fields) + self.raw > 1:
@@ -119,9 +117,7 @@ def fingerprint(request: Request, options: FingerprintOptions) -> bytes:
     query = canonical_query(request.query)
     varied = _varied(request.headers, options.vary_headers) if options.vary_headers else b""
     parts = (method, path, query, essence, form, varied)
-    head = _LENGTHS.pack(*map(len, parts), len(body)) + b"".join(
-        parts
-    )  # framed: nothing runs into its neighbour
+    head = _LENGTHS.pack(*map(len, parts), len(body)) + b"".join(parts)  # framed: nothing runs into its neighbour
     digest = hashlib.sha256(head) if options.secret is None else hmac.new(options.secret, head, "sha256")
     digest.update(body)
     return f"{options.id}:{digest.hexdigest()}".encode("ascii")
@@ -223,9 +219,7 @@ def _options_of(named: str, own: FingerprintOptions) -> FingerprintOptions | Non
         )
     except ValueError:
         return None
-    return (
-        options if options.id == named else None
-    )  # anything unknown, doubled or spelled otherwise shows here
+    return options if options.id == named else None  # anything unknown, doubled or spelled otherwise shows here
 
 
 def _field_names(values: Sequence[str]) -> tuple[str, ...]:
@@ -243,9 +237,7 @@ def _pointers(values: Sequence[str]) -> tuple[str, ...]:
             pointer_tokens(value)
             value.encode("utf-8")
         except ValueError:
-            raise ValueError(
-                f"fields names {value!r}, which is no JSON pointer; write /amount, say"
-            ) from None
+            raise ValueError(f"fields names {value!r}, which is no JSON pointer; write /amount, say") from None
     return tuple(sorted(set(values)))
 
 

@@ -30,7 +30,7 @@ class Settling(StrEnum):
     PARK = "park"
 
 
-SETTLING: Final[dict[Guarantee, dict[Ending, Settling]]] = {
+SETTLING: Final[dict[str, dict[Ending, Settling]]] = {
     Guarantee.AT_MOST_ONCE: {
         Ending.SUCCESS: Settling.COMPLETE,  # R35
         Ending.CLIENT_ERROR: Settling.COMPLETE,  # R36

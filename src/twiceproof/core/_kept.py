@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from twiceproof.core._messages import Response
@@ -49,23 +50,37 @@ _BODILESS: Final = frozenset({204, 304})
 def to_store(response: Response, policy: Policy) -> Response:
     """Return what of an answer is stored: status, body, and the fields that R46 keeps, in order with repeats.
 
-    Where the body is not kept, only the status and a Location are (R26).
+    Where the body is not kept (R43), only the status and a Location are (R26).
     """
-    if response.body is None or not policy.store_body:
-        location = response.header(b"location")
+    body = response.body
+    if body is None or not policy.store_body or len(body) > policy.max_response_bytes or _is_event_stream(response):
+        location = None if "location" in policy.drop_headers else response.header(b"location")
         return Response(response.status, [] if location is None else [(b"location", location)], None)
-    keep = {name.encode("ascii", "replace") for name in policy.keep_headers}
-    drop = {name.encode("ascii", "replace") for name in policy.drop_headers}
+    keep, drop = _encoded(policy.keep_headers), _encoded(policy.drop_headers)
     kept: list[tuple[bytes, bytes]] = []
     for name, value in response.headers:
         lower = name.lower()
-        if lower == b"connection":
-            drop.update(option.strip().lower() for option in value.split(b","))
-        if lower in keep or not (lower in DROPPED or lower.startswith(DROPPED_PREFIXES)):
-            kept.append((name, value))
+        if lower in DROPPED:
+            if lower == b"connection":
+                drop = drop.union(option.strip().lower() for option in value.split(b","))
+            if lower not in keep:
+                continue
+        elif lower.startswith(DROPPED_PREFIXES) and lower not in keep:
+            continue
+        kept.append((name, value))
     if drop:
         kept = [(name, value) for name, value in kept if name.lower() not in drop]
-    return Response(response.status, kept, response.body)
+    return Response(response.status, kept, body)
+
+
+def _is_event_stream(response: Response) -> bool:
+    media = response.header(b"content-type")
+    return media is not None and media.lstrip().lower().startswith(b"text/event-stream")
+
+
+@lru_cache(maxsize=64)
+def _encoded(names: frozenset[str]) -> frozenset[bytes]:
+    return frozenset(name.encode("ascii", "replace") for name in names)
 
 
 def to_replay(stored: Response) -> Response:

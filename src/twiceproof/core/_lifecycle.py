@@ -42,6 +42,7 @@ TRANSITIONS: Final[tuple[tuple[str, str, str], ...]] = (
     (UNSETTLED, "verdict: nothing happened", State.IN_FLIGHT),  # R28
     (UNSETTLED, "unsettled_retention runs out", ABSENT),  # R42
     (State.COMPLETED, "retention runs out", ABSENT),  # R33
+    (State.COMPLETED, "forgotten by an operator", ABSENT),
 )
 """Every change that a live record can undergo. The diagram in the documentation is this table."""
 
@@ -136,9 +137,7 @@ def admit(method: str, headers: Headers, policy: Policy, site: Site) -> Bypass |
     if found is None:
         if not policy.required:  # R9
             return Bypass()
-        reply = refuse("idempotency-key-missing", site)  # R8
-        reply.response.status = policy.missing_status
-        return reply
+        return refuse("idempotency-key-missing", site, status=policy.missing_status)  # R8
     if isinstance(found, BadKey):  # R3, R6, R7
         return refuse("idempotency-key-invalid", site, reason=str(found.reason))
     return Keyed(found)
@@ -187,7 +186,7 @@ def settle(outcome: outcomes.Outcome, policy: Policy) -> Settlement:
     if isinstance(outcome, outcomes.Abandoned):
         return Leave()  # R40
     end = ending(outcome, policy)
-    settling = SETTLING[Guarantee(policy.guarantee)][end]
+    settling = SETTLING[policy.guarantee][end]
     if isinstance(outcome, outcomes.Answered):
         settling = _by_option(outcome.response, end, settling, policy)
     match settling:
@@ -202,19 +201,19 @@ def settle(outcome: outcomes.Outcome, policy: Policy) -> Settlement:
             assert_never(settling)
 
 
-def ending(outcome: outcomes.Outcome, policy: Policy) -> Ending:
+def ending(outcome: outcomes.Known, policy: Policy) -> Ending:
     """Return the row of the table that an outcome belongs to."""
     match outcome:
+        case outcomes.Answered():
+            return _ending_of_answer(outcome, policy)
         case outcomes.Raised():
             return Ending.EXCEPTION
         case outcomes.Cancelled():
             return Ending.CANCELLED
-        case outcomes.CutShort() | outcomes.Abandoned():
+        case outcomes.CutShort():
             return Ending.CUT_SHORT
         case outcomes.NothingHappened():
             return Ending.NOTHING
-        case outcomes.Answered():
-            return _ending_of_answer(outcome, policy)
         case _:
             assert_never(outcome)
 
@@ -237,8 +236,9 @@ def _by_option(response: Response, end: Ending, settling: Settling, policy: Poli
 
     Successes are always stored (R35), gates never (R37), and at-most-once always keeps its 5xx.
     """
-    optional = end is Ending.CLIENT_ERROR or (settling is Settling.RELEASE and end in _REPEATED)
-    if not optional or policy.record == "default":
+    refused = end in _REFUSALS and response.status < 500
+    repeats = end in _REPEATED and settling is Settling.RELEASE
+    if policy.record == "default" or not (refused or repeats):
         return settling
     if policy.record == "2xx":
         return Settling.RELEASE
@@ -260,9 +260,11 @@ def retry_after(record: Record) -> int:
     return max(1, math.ceil(min(record.now - since, until - record.now, MOST_RETRY_AFTER)))
 
 
-def refuse(code: str, site: Site, *, retry_after: int | None = None, **members: object) -> Reply:
+def refuse(
+    code: str, site: Site, *, status: int | None = None, retry_after: int | None = None, **members: object
+) -> Reply:
     """Return an answer of ours (CONTRACT 7)."""
-    return Reply(problem(code, docs_url=site.docs_url, retry_after=retry_after, **members), code)
+    return Reply(problem(code, docs_url=site.docs_url, status=status, retry_after=retry_after, **members), code)
 
 
 def _recorded(record: Record, site: Site) -> Reply:
@@ -288,6 +290,7 @@ def field_names(policy: Policy) -> tuple[bytes, ...]:
 
 
 _REPEATED: Final = frozenset({Ending.TEMPORARY, Ending.SERVER_ERROR})
+_REFUSALS: Final = frozenset({Ending.CLIENT_ERROR, Ending.TEMPORARY})
 CAUSES: Final = {
     Ending.EXCEPTION: "exception",
     Ending.CANCELLED: "cancelled",

@@ -56,5 +56,6 @@ class DontKnow:
     """Verdict of a reconcile hook: it can't tell either (R28)."""
 
 
-Outcome: TypeAlias = Answered | Raised | Cancelled | CutShort | NothingHappened | Abandoned
+Known: TypeAlias = Answered | Raised | Cancelled | CutShort | NothingHappened
+Outcome: TypeAlias = Known | Abandoned
 Verdict: TypeAlias = Completed | NothingHappened | DontKnow

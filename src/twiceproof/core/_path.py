@@ -47,7 +47,7 @@ def _respell(match: re.Match[bytes]) -> bytes:
         return match[0].upper()
     start = match.start()
     if octet in _HEX and _DANGLING.search(match.string[max(0, start - 2) : start]):
-        return match[0].upper()  # after a malformed %: "%%341" must not turn into "%41", another path
+        return match[0]  # after a malformed %: "%%341" must not turn into "%41", another path
     return bytes((octet,))
 
 

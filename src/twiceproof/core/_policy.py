@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import math
+import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Final
+from inspect import iscoroutinefunction
+from typing import Any, Final, cast
 
 from twiceproof.core._field import compile_key_format
 from twiceproof.core._fingerprint import FingerprintOptions
 from twiceproof.core._guarantee import GATES, SETTLING
 from twiceproof.core._messages import Response
 from twiceproof.core._record import Guarantee
-from twiceproof.errors import ConfigurationError
+from twiceproof.errors import ConfigurationError, TwiceproofWarning
 
 DAY: Final = 86_400.0
 Seconds = float | timedelta
@@ -33,6 +35,9 @@ _CHOICES: Final = {
     "syntax": ("lenient", "strict"),
     "missing_status": (400, 422, 428),
 }
+_RECORDS: Final = ("default", "2xx", "all")
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 §5.6.2: methods and field names
+_UNKEEPABLE: Final = frozenset({"connection", "content-length", "idempotent-replayed", "transfer-encoding"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _DURATIONS.items():
-            _set(self, name, _seconds(name, getattr(self, name), low, high))
+            _set(self, name, checked_seconds(name, getattr(self, name), low, high))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 msg = f"{name} must be one of {', '.join(map(str, choices))}, not {getattr(self, name)!r}"
@@ -110,33 +115,59 @@ class Policy:
                 msg = f"{name} must be True or False, not {getattr(self, name)!r}"
                 raise ConfigurationError(msg)
         self._check_names()
+        self._check_rules()
         _set(self, "guarantee", _guarantee(self.guarantee))
-        _set(self, "released_statuses", frozenset(self.released_statuses))
-        if not (callable(self.record) or self.record in ("default", "2xx", "all")):
-            msg = f"record must be 'default', '2xx', 'all' or a callable, not {self.record!r}"
-            raise ConfigurationError(msg)
-        if self.key_format is not None:
-            try:
-                compile_key_format(self.key_format)
-            except ValueError as error:
-                raise ConfigurationError(str(error)) from None
-        if self.reconcile is not None and not callable(self.reconcile):
-            msg = f"reconcile must be a callable that takes the record and the request, not {self.reconcile!r}"
-            raise ConfigurationError(msg)
+        _set(self, "released_statuses", _statuses(self.released_statuses))
+        if self.retention < DAY:  # R33
+            warnings.warn(
+                f"retention is {self.retention:g} s: a retry that comes later than that runs again; clients expect a day",
+                TwiceproofWarning,
+                stacklevel=3,
+            )
 
     def _check_names(self) -> None:
         for name in ("methods", "aliases", "keep_headers", "drop_headers"):
-            value = getattr(self, name)
-            if isinstance(value, str) or not all(isinstance(item, str) and item for item in value):
-                msg = f"{name} must be a sequence of names, not {value!r}"
+            value: object = getattr(self, name)
+            if not isinstance(value, list | tuple | set | frozenset) or not all(
+                isinstance(item, str) and _TOKEN.fullmatch(item) for item in cast("Iterable[object]", value)
+            ):
+                msg = f"{name} must be a tuple or a set of names, not {value!r}"
                 raise ConfigurationError(msg)
         _set(self, "methods", tuple(self.methods))
         _set(self, "aliases", tuple(self.aliases))
         _set(self, "keep_headers", frozenset(name.lower() for name in self.keep_headers))
         _set(self, "drop_headers", frozenset(name.lower() for name in self.drop_headers))
-        if self.operation is not None and (not isinstance(self.operation, str) or not self.operation):
-            msg = "operation must be a name such as 'transfers.create', or left out"
+        for method in self.methods:
+            if method != method.upper():
+                msg = f"methods are written in capitals: {method.upper()}, not {method}"
+                raise ConfigurationError(msg)
+        unkeepable = sorted(self.keep_headers & _UNKEEPABLE)
+        if unkeepable:
+            msg = f"keep_headers can't keep {unkeepable[0]}: every answer has its own"
             raise ConfigurationError(msg)
+
+    def _check_rules(self) -> None:
+        operation: object = self.operation
+        if operation is not None and not (isinstance(operation, str) and operation and operation.isprintable()):
+            msg = f"operation must be a name such as 'transfers.create', not {operation!r}; or leave it out"
+            raise ConfigurationError(msg)
+        if iscoroutinefunction(self.record) or not (callable(self.record) or self.record in _RECORDS):
+            msg = f"record must be 'default', '2xx', 'all' or a plain function of the answer, not {self.record!r}"
+            raise ConfigurationError(msg)
+        if self.reconcile is not None and not callable(self.reconcile):
+            msg = f"reconcile must be a callable that takes the record and the request, not {self.reconcile!r}"
+            raise ConfigurationError(msg)
+        if not isinstance(self.fingerprint, FingerprintOptions):
+            msg = f"fingerprint must be FingerprintOptions(...), not {self.fingerprint!r}"
+            raise ConfigurationError(msg)
+        if self.key_format is not None:
+            if not isinstance(self.key_format, str):
+                msg = f"key_format must be 'uuid', 'ulid' or a regular expression as text, not {self.key_format!r}"
+                raise ConfigurationError(msg)
+            try:
+                compile_key_format(self.key_format)
+            except ValueError as error:
+                raise ConfigurationError(str(error)) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain data, for documents and for `twiceproof explain`."""
@@ -179,23 +210,33 @@ def _set(policy: Policy, name: str, value: object) -> None:
     object.__setattr__(policy, name, value)
 
 
-def _seconds(name: str, value: object, low: float, high: float) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+def checked_seconds(name: str, value: object, low: float, high: float) -> float:
+    """Return an option that is a duration in seconds; raises `ConfigurationError` where it is none, or out of bounds."""
+    amount = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or amount != amount:  # noqa: PLR0124  # NaN
         msg = f"{name} must be a number of seconds or a timedelta, not {value!r}"
         raise ConfigurationError(msg)
-    if not low <= seconds <= high:
-        msg = f"{name} must lie between {low:g} and {high:g} seconds, not {seconds:g}"
+    if not low <= amount <= high:
+        msg = f"{name} must lie between {low:g} and {high:g} seconds, not {amount}"
         raise ConfigurationError(msg)
-    return float(seconds)
+    return float(amount)
 
 
-def _guarantee(value: str) -> Guarantee:
-    try:
-        guarantee = Guarantee(value)
-    except ValueError:
+def _statuses(value: object) -> frozenset[int]:
+    if isinstance(value, list | tuple | set | frozenset):
+        items = cast("Iterable[object]", value)
+        statuses = [item for item in items if isinstance(item, int) and 400 <= item <= 599]
+        if len(statuses) == len(value):
+            return frozenset(statuses)
+    msg = f"released_statuses must be a set of statuses from 400 to 599, not {value!r}"
+    raise ConfigurationError(msg)
+
+
+def _guarantee(value: object) -> Guarantee:
+    guarantee = next((known for known in Guarantee if known == value), None)
+    if guarantee is None:
         msg = f"guarantee must be at_most_once or at_least_once, not {value!r}"
-        raise ConfigurationError(msg) from None
+        raise ConfigurationError(msg)
     if guarantee not in SETTLING:
         msg = f"guarantee {guarantee} is not available in this release; choose at_most_once or at_least_once"
         raise ConfigurationError(msg)

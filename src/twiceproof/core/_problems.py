@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from twiceproof.core._messages import Response
 
@@ -93,14 +93,20 @@ PROBLEMS: Final[dict[str, Problem]] = {
 
 
 def problem(
-    code: str, *, docs_url: str | None = None, retry_after: int | None = None, **members: object
+    code: str,
+    *,
+    docs_url: str | None = None,
+    status: int | None = None,
+    retry_after: int | None = None,
+    **members: object,
 ) -> Response:
-    """Return the problem document for a code of `PROBLEMS`, with extra members."""
+    """Return the problem document for a code of `PROBLEMS`, with extra members; ``status`` in place of its own."""
     row = PROBLEMS[code]
+    status = status or row.status
     document: dict[str, object] = {
         "type": f"{docs_url}#{code}" if docs_url else URN + code,
         "title": row.title,
-        "status": row.status,
+        "status": status,
         "detail": row.detail,
         "code": code,
         "retryable": row.retryable,
@@ -111,7 +117,7 @@ def problem(
         headers.append((b"link", f'<{docs_url}>; rel="describedby"'.encode("ascii", "replace")))
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % retry_after))
-    return _document(row.status, headers, document)
+    return _document(status, headers, document)
 
 
 def unauthorized() -> Response:
@@ -133,12 +139,16 @@ def _document(status: int, headers: list[tuple[bytes, bytes]], document: dict[st
 
 def is_ours(response: Response) -> bool:
     """Whether an answer comes from an inner twiceproof: one of our codes, or our marker (R36)."""
-    if response.header(REPLAYED[0]) is not None:
+    if REPLAYED in response.headers:
         return True
     if response.status < 400 or response.header(b"content-type") != PROBLEM_JSON or not response.body:  # noqa: PLR2004
         return False
     try:
-        document = json.loads(response.body)
-    except ValueError:
+        document: object = json.loads(response.body)
+    except (ValueError, RecursionError):
         return False
-    return isinstance(document, dict) and document.get("code") in PROBLEMS and "retryable" in document
+    if not isinstance(document, dict):
+        return False
+    members = cast("dict[str, object]", document)
+    code = members.get("code")
+    return isinstance(code, str) and code in PROBLEMS and "retryable" in members

@@ -46,6 +46,8 @@ class Routes:
             (_row(name, policy) for name, policy in policies.items() if name != "*"), key=lambda row: row.rank
         )
         self.policies = dict(policies)
+        self.table = bool(self._rows)
+        """Whether the path decides."""
         self.methods = frozenset(
             method for policy in policies.values() if policy is not None for method in policy.methods
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from twiceproof.core._path import canonical_path
@@ -16,12 +15,15 @@ if TYPE_CHECKING:
     from twiceproof.core._policy import Policy
 
 PER_REQUEST_SCHEMES: Final = frozenset(
-    {"aws4-hmac-sha256", "digest", "dpop", "hoba", "mac", "oauth", "scram-sha-1", "scram-sha-256", "signature", "vapid"}
+    {"aws", "digest", "dpop", "hawk", "hoba", "mac", "negotiate", "ntlm", "oauth", "signature", "vapid"}
 )
 """Schemes whose field value changes with every request, so that it names nobody (R12)."""
+_PER_REQUEST_PREFIXES: Final = ("aws4-", "scram-", "sharedkey")
+
+MOST_PRINCIPALS: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Site:
     """What is the same for all operations of an application.
 
@@ -32,10 +34,26 @@ class Site:
     namespace: str
     secret: bytes | None = None
     docs_url: str | None = None
+    _keyed: hmac.HMAC = field(init=False, repr=False)
+    _principals: dict[str, bytes] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._keyed = hmac.new(self.secret or self.namespace.encode(), digestmod="sha256")
 
     def digest(self, value: str) -> bytes:
         """Return the digest under which a principal or a key is stored (R54)."""
-        return hmac.digest(self.secret or self.namespace.encode(), value.encode("utf-8", "surrogatepass"), "sha256")
+        keyed = self._keyed.copy()
+        keyed.update(value.encode("utf-8", "surrogatepass"))
+        return keyed.digest()
+
+    def principal(self, principal: str) -> bytes:
+        """Return the digest of a principal; the latest ones are remembered."""
+        found = self._principals.get(principal)
+        if found is None:
+            if len(self._principals) >= MOST_PRINCIPALS:
+                self._principals.clear()
+            found = self._principals[principal] = self.digest(principal)
+        return found
 
 
 @dataclass(slots=True)
@@ -58,18 +76,10 @@ def scope_of(site: Site, principal: str, request: Request, key: str, policy: Pol
 
 def make_scope(site: Site, principal: str, operation: str, path: str, key: str) -> Scope:
     """Return the scope and the record id for given parts."""
-    who = _principal_digest(site, principal)
-    key_digest = site.digest(key)
-    digest = hashlib.sha256()
-    for part in (site.namespace.encode(), who, operation.encode(), key_digest):
-        digest.update(b"%d:" % len(part))
-        digest.update(part)
-    return Scope(who, operation, path, key_digest, digest.digest())
-
-
-@lru_cache(maxsize=1024)
-def _principal_digest(site: Site, principal: str) -> bytes:
-    return site.digest(principal)
+    who, key_digest = site.principal(principal), site.digest(key)
+    space, named = site.namespace.encode(), operation.encode()
+    framed = b"%d:%b%d:%b%b%b" % (len(space), space, len(named), named, who, key_digest)  # both digests are 32 bytes
+    return Scope(who, operation, path, key_digest, hashlib.sha256(framed).digest())
 
 
 def by_authorization(headers: Headers) -> str | None:
@@ -81,8 +91,8 @@ def by_authorization(headers: Headers) -> str | None:
     values = [value for name, value in headers if name.lower() == b"authorization"]
     if len(values) != 1 or not values[0].strip():
         return None
-    scheme = values[0].strip().partition(b" ")[0].decode("latin-1").lower()
-    if scheme in PER_REQUEST_SCHEMES:
+    scheme = values[0].split(maxsplit=1)[0].decode("latin-1").lower()
+    if scheme in PER_REQUEST_SCHEMES or scheme.startswith(_PER_REQUEST_PREFIXES):
         msg = (
             f"by_authorization can't name a principal from a {scheme} credential, which changes with every request; "
             "give principal= a callable that returns the account"

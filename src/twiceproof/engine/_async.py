@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from inspect import isawaitable, iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Self, Unpack, assert_never
+from typing import TYPE_CHECKING, Self, Unpack, assert_never
 
 from twiceproof.core import _engine as core
 from twiceproof.core import _lifecycle as life
@@ -14,8 +14,9 @@ from twiceproof.engine._attempt import Attempt, Run
 from twiceproof.engine._front import Front
 from twiceproof.engine._keeper import Keeper
 from twiceproof.engine._options import EngineOptions, logger, store_timeout
+from twiceproof.engine._store_failure import store_failure
 from twiceproof.engine._verdict import checked_verdict
-from twiceproof.errors import NotExecuted, StoreOutcomeUnknown, StoreUnavailable
+from twiceproof.errors import NotExecuted, StoreUnavailable
 from twiceproof.stores import AsyncStore, open_async_store
 
 if TYPE_CHECKING:
@@ -150,67 +151,53 @@ class AsyncEngine(Front[AsyncStore]):
 
         None says that the handler may run, or that the run is settled.
         """
-        steps, new = run.steps, run.call.new
+        steps, new, store = run.steps, run.call.new, self.store
+        back: object
         try:
             step = steps.send(value)
             while True:
-                match step:
-                    case core.DoNote(name, code):
-                        self.settings.emit(name, code, new)
-                        step = steps.send(None)
-                    case core.DoRun(granted):
-                        run.attempt.granted(run.call.key, granted)
-                        self._keeper.watch(run)
-                        return None
-                    case core.DoLater(write, withdrawal):
-                        self._keeper.later(write, new, withdrawal=withdrawal)
-                        run.pending = not withdrawal
-                        step = steps.send(None)
-                    case core.DoPause(seconds):
-                        step = steps.send(await _pause(seconds, left))
-                    case core.DoAsk(record, timeout):
-                        step = steps.send(await _ask(run.call, record, timeout))
-                    case _:
-                        try:
-                            back = await self._perform(step)
-                        except StoreUnavailable as error:
-                            step = steps.throw(error)
-                        except asyncio.CancelledError:
-                            if not isinstance(step, core.DoClaim | core.DoClaimUnsettled):
-                                self._keeper.later(step, new)  # R40, R47: it is on its way, and safe to repeat
-                                run.pending = True
-                            raise
-                        else:
-                            step = steps.send(back)
+                try:
+                    match step:
+                        case core.DoClaim():
+                            back = await store.claim(step.new, step.lease, step.nonce, step.after)
+                        case core.DoRun():
+                            run.attempt.granted(run.call.key, step.granted)
+                            self._keeper.watch(run)
+                            return None
+                        case core.DoComplete():
+                            back = await store.complete(step.id, step.nonce, step.answer, step.retention)
+                        case core.DoNote():
+                            back = self.settings.emit(step.name, step.code, new)
+                        case core.DoRelease():
+                            back = await store.release(step.id, step.nonce)
+                        case core.DoPark():
+                            back = await store.park(step.id, step.nonce, step.cause)
+                        case core.DoLater():
+                            run.pending = not step.withdrawal
+                            back = self._keeper.later(step.write, new, withdrawal=step.withdrawal)
+                        case core.DoPause():
+                            back = await _pause(step.seconds, left)
+                        case core.DoAsk():
+                            back = await _ask(run.call, step.record, step.timeout)
+                        case core.DoClaimUnsettled():
+                            back = await store.claim_unsettled(step.id, step.lease, step.nonce, step.every)
+                        case _:
+                            assert_never(step)
+                except asyncio.CancelledError:
+                    if isinstance(step, core.DoComplete | core.DoRelease | core.DoPark):
+                        run.pending = True
+                        self._keeper.later(step, new)  # R40, R47: it may be on its way, and is safe to repeat
+                    raise
+                except Exception as error:
+                    step = steps.throw(store_failure(step, error))
+                else:
+                    step = steps.send(back)
         except StopIteration as end:
             ended: life.Reply | life.Bypass | None = end.value
             return ended
         finally:
             if run.finished and not run.pending:
                 self._keeper.unwatch(run)
-
-    async def _perform(self, step: core.StoreStep) -> Any:  # noqa: ANN401  # each verb has its own answer
-        store = self.store
-        try:
-            match step:
-                case core.DoClaim(new, lease, nonce, after):
-                    return await store.claim(new, lease, nonce, after)
-                case core.DoComplete(id, nonce, answer, retention):
-                    return await store.complete(id, nonce, answer, retention)
-                case core.DoRelease(id, nonce):
-                    return await store.release(id, nonce)
-                case core.DoPark(id, nonce, cause):
-                    return await store.park(id, nonce, cause)
-                case core.DoClaimUnsettled(id, lease, nonce, every):
-                    return await store.claim_unsettled(id, lease, nonce, every)
-                case _:
-                    assert_never(step)
-        except StoreUnavailable as error:
-            logger.warning("the store failed at %s: %s", type(step).__name__, error)
-            raise
-        except Exception as error:
-            logger.exception("the store failed at %s", type(step).__name__)
-            raise StoreOutcomeUnknown from error
 
 
 async def _pause(seconds: float, left: asyncio.Event | None) -> bool:

@@ -6,7 +6,7 @@ import atexit
 import os
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Self, Unpack, assert_never
+from typing import TYPE_CHECKING, Self, Unpack, assert_never
 
 from twiceproof.core import _engine as core
 from twiceproof.core import _lifecycle as life
@@ -15,8 +15,9 @@ from twiceproof.engine._attempt import Attempt, Run
 from twiceproof.engine._front import Front
 from twiceproof.engine._keeper import Keeper, perform_write
 from twiceproof.engine._options import EngineOptions, check_policy, logger, store_timeout
+from twiceproof.engine._store_failure import store_failure
 from twiceproof.engine._verdict import checked_verdict
-from twiceproof.errors import NotExecuted, StoreOutcomeUnknown, StoreUnavailable
+from twiceproof.errors import NotExecuted, StoreUnavailable
 from twiceproof.stores import Store, open_store
 
 if TYPE_CHECKING:
@@ -123,59 +124,44 @@ class Engine(Front[Store]):
 
     def _drive(self, run: Run, value: object) -> life.Reply | life.Bypass | None:
         """Send ``value`` into the steps and do what they ask: see `AsyncEngine`."""
-        steps, new = run.steps, run.call.new
+        steps, new, store = run.steps, run.call.new, self.store
+        back: object
         try:
             step = steps.send(value)
             while True:
-                match step:
-                    case core.DoNote(name, code):
-                        self.settings.emit(name, code, new)
-                        step = steps.send(None)
-                    case core.DoRun(granted):
-                        run.attempt.granted(run.call.key, granted)
-                        self._keeper.watch(run)
-                        return None
-                    case core.DoLater(write, withdrawal):
-                        self._keeper.later(write, new, withdrawal=withdrawal)
-                        run.pending = not withdrawal
-                        step = steps.send(None)
-                    case core.DoPause(seconds):
-                        time.sleep(seconds)
-                        step = steps.send(False)  # noqa: FBT003  # nobody can tell that a blocking client left
-                    case core.DoAsk(record):
-                        step = steps.send(_ask(run.call, record))
-                    case _:
-                        try:
-                            back = self._perform(step)
-                        except StoreUnavailable as error:
-                            step = steps.throw(error)
-                        else:
-                            step = steps.send(back)
+                try:
+                    match step:
+                        case core.DoClaim():
+                            back = store.claim(step.new, step.lease, step.nonce, step.after)
+                        case core.DoRun():
+                            run.attempt.granted(run.call.key, step.granted)
+                            self._keeper.watch(run)
+                            return None
+                        case core.DoComplete() | core.DoRelease() | core.DoPark():
+                            back = perform_write(store, step)
+                        case core.DoNote():
+                            back = self.settings.emit(step.name, step.code, new)
+                        case core.DoLater():
+                            run.pending = not step.withdrawal
+                            back = self._keeper.later(step.write, new, withdrawal=step.withdrawal)
+                        case core.DoPause():
+                            back = time.sleep(step.seconds)  # nobody can tell that a blocking client left
+                        case core.DoAsk():
+                            back = _ask(run.call, step.record)
+                        case core.DoClaimUnsettled():
+                            back = store.claim_unsettled(step.id, step.lease, step.nonce, step.every)
+                        case _:
+                            assert_never(step)
+                except Exception as error:
+                    step = steps.throw(store_failure(step, error))
+                else:
+                    step = steps.send(back)
         except StopIteration as end:
             ended: life.Reply | life.Bypass | None = end.value
             return ended
         finally:
             if run.finished and not run.pending:
                 self._keeper.unwatch(run)
-
-    def _perform(self, step: core.StoreStep) -> Any:  # noqa: ANN401  # each verb has its own answer
-        store = self.store
-        try:
-            match step:
-                case core.DoClaim(new, lease, nonce, after):
-                    return store.claim(new, lease, nonce, after)
-                case core.DoClaimUnsettled(id, lease, nonce, every):
-                    return store.claim_unsettled(id, lease, nonce, every)
-                case core.DoComplete() | core.DoRelease() | core.DoPark():
-                    return perform_write(store, step)
-                case _:
-                    assert_never(step)
-        except StoreUnavailable as error:
-            logger.warning("the store failed at %s: %s", type(step).__name__, error)
-            raise
-        except Exception as error:
-            logger.exception("the store failed at %s", type(step).__name__)
-            raise StoreOutcomeUnknown from error
 
 
 def _ask(call: core.Call, record: Record) -> Verdict:

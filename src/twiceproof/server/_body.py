@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from io import BytesIO
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from twiceproof.core._messages import Headers
     from twiceproof.server._exchange import Message, Receive
+
+
+MOST_DIGITS: Final = 18
+"""A length with more digits than that is too large for every limit, and need not be read to its end."""
 
 
 @dataclass(slots=True)
@@ -26,10 +31,11 @@ class Gone:
 
 async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | BadBody | Gone:
     """Return the body that the server delivers, or why it can't be used."""
-    framing = Framing(headers)
+    framing = framing_of(headers)
     if framing.length is not None and framing.length > limit:
         return BadBody("request-too-large")  # R11
-    chunks: list[bytes] = []
+    first = b""
+    rest: BytesIO | None = None
     size = 0
     while True:
         message = await receive()
@@ -37,39 +43,42 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | B
             return Gone(message)
         chunk: bytes = message.get("body", b"")
         if chunk:
-            size += len(chunk)
-            if size > limit:
+            if size + len(chunk) > limit:
                 return BadBody("request-too-large")  # R11
-            chunks.append(chunk)
+            if not size:
+                first = bytes(chunk)
+            else:
+                if rest is None:
+                    rest = BytesIO()  # it grows in place and hands its buffer out: one copy, not two (R11)
+                    rest.write(first)
+                    first = b""
+                rest.write(chunk)
+            size += len(chunk)
         if not message.get("more_body", False):
             break
     if not framing.fits(size):
         return BadBody("body-incomplete")  # R52
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    return first if rest is None else rest.getvalue()
 
 
+@dataclass(slots=True)
 class Framing:
-    """What the header fields say about the body's length."""
+    """What the header fields say about the body: its length, and whether a server may have lost it (R52)."""
 
-    __slots__ = ("_doubtful", "length")
-
-    def __init__(self, headers: Headers) -> None:
-        self.length: int | None = None
-        chunked = upgrade = False
-        for name, value in headers:
-            lower = name.lower()
-            if lower == b"content-length":
-                self.length = int(value) if value.isdigit() else None
-            elif lower == b"transfer-encoding":
-                chunked = True
-            elif lower == b"upgrade":
-                upgrade = True
-        self._doubtful = chunked and upgrade
-        if chunked:
-            self.length = None
+    length: int | None
+    losable: bool
 
     def fits(self, size: int) -> bool:
-        """Whether a body of this size may be the one announced; some servers lose it where Upgrade is sent (R52)."""
-        if self._doubtful and size == 0:
+        """Whether a body of this size may be the one announced."""
+        if self.losable and size == 0:
             return False
         return self.length is None or self.length == size
+
+
+def framing_of(headers: Headers) -> Framing:
+    """Return the framing that the fields announce; their names are in lower case, as ASGI has them."""
+    fields = dict(headers)
+    if b"transfer-encoding" in fields:
+        return Framing(None, losable=b"upgrade" in fields)  # some servers drop the body beside an Upgrade
+    length = fields.get(b"content-length", b"")
+    return Framing(int(length[:MOST_DIGITS]) if length.isdigit() else None, losable=False)

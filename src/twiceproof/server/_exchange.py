@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from twiceproof.core._messages import Response
@@ -24,12 +26,26 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 START: Final = "http.response.start"
 BODY: Final = "http.response.body"
 UNKEPT: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
+_BODILESS: Final = frozenset({204, 304})
+
+
+@dataclass(slots=True)
+class Leaving:
+    """Tells that a client left while its request waits for another's answer (R23)."""
+
+    event: asyncio.Event
+    task: asyncio.Future[None]
+
+    def stop(self) -> None:
+        """Stop watching. Nothing is awaited: a cancellation that came here would lose what was just claimed."""
+        self.task.cancel()
 
 
 class Exchange:
     """The state of one covered request. ``run`` is set once it is claimed, ``reply`` where the handler must not run."""
 
     __slots__ = (
+        "_broken",
         "_chunks",
         "_engine",
         "_held",
@@ -38,6 +54,7 @@ class Exchange:
         "_send",
         "_size",
         "_start",
+        "_streaming",
         "body",
         "gone",
         "nothing",
@@ -51,10 +68,12 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._start: Message | None = None
-        self._held: Message | None = None
+        self._held: list[Message] | None = None
+        self._broken: OSError | None = None
         self._chunks: list[bytes] | None = []
         self._size = 0
         self._open: asyncio.Event | None = None
+        self._streaming = False
         self.body: bytes | None = None
         self.gone: Message | None = None
         self.run: Run | None = None
@@ -69,11 +88,9 @@ class Exchange:
         if self.body is not None:
             body, self.body = self.body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        if self.run is not None:
+        if self.run is not None and not (self._streaming or self.run.finished):
             if self._open is None:
                 self._open = asyncio.Event()
-                if self.run.finished:
-                    self._open.set()
             await self._open.wait()
         if self.gone is not None:
             return self.gone
@@ -88,47 +105,76 @@ class Exchange:
             if self.unprotected and kind == START:
                 message = {**message, "headers": [*message.get("headers", ()), UNPROTECTED]}
             await self._send(message)
+        elif self._held is not None:
+            self._held.append(message)
         elif kind == START:
-            self._start = message
-            if _is_event_stream(message):
-                self._chunks = None
-            await self._send(message)
+            await self._head(message)
         elif kind == BODY and self._start is not None:
-            await self._body(message)
+            self._copy(message.get("body", b""))
+            await self._part(message)
+        elif kind in UNKEPT and self._start is not None:
+            self._chunks = None
+            await self._part(message)
         else:
-            if kind in UNKEPT and self._start is not None:
-                self._chunks = None
-                await self._last(message)
-                return
             await self._send(message)
 
-    async def _body(self, message: Message) -> None:
-        chunk: bytes = message.get("body", b"")
+    async def _head(self, message: Message) -> None:
+        """Pass the answer's head on; that its client has left is no news before a stream needs it (R50)."""
+        if not isinstance(message.get("headers"), list | tuple):
+            message = {**message, "headers": list(message.get("headers", ()))}  # an iterator is good for one look
+        self._start = message
+        try:
+            await self._send(message)
+        except OSError as error:
+            self._broken = error
+
+    def _copy(self, chunk: bytes) -> None:
+        """Keep a copy of the answer while it is small enough to be stored (R43)."""
         if self._chunks is not None and chunk:
-            assert self.run is not None  # noqa: S101  # checked by `send`
+            assert self.run is not None  # checked by `send`
             self._size += len(chunk)
             if self._size > self.run.call.policy.max_response_bytes:
-                self._chunks = None  # R43: bounded memory
+                self._chunks = None
             else:
                 self._chunks.append(bytes(chunk))
+
+    async def _part(self, message: Message) -> None:
+        """Pass a part of the answer on, and record before the last one (R45).
+
+        The last message of a 5xx waits for how the application ends (CONTRACT 5).
+        """
+        assert self._start is not None  # checked by `send`
         if message.get("more_body", False):
             self._opened()
-            await self._send(message)
-        else:
-            await self._last(message)
-
-    async def _last(self, message: Message) -> None:
-        """Record, then send (R45); the last message of a 5xx waits for how the application ends (CONTRACT 5)."""
-        assert self._start is not None  # noqa: S101  # checked by `send`
-        if self._start["status"] >= 500:  # noqa: PLR2004
-            self._held = message
+        elif self._start["status"] >= 500:
+            self._held = [message]
             return
-        await self._settle(self._answered())
+        else:
+            await self._settle(self._answered())
+        await self._pass(message)
+
+    async def _pass(self, message: Message) -> None:
+        if self._broken is not None:
+            raise self._broken
         await self._send(message)
 
     def _opened(self) -> None:
+        self._streaming = True
         if self._open is not None:
             self._open.set()
+
+    def watch(self) -> Leaving:
+        """Notice from now on whether the client leaves (R23)."""
+        event = asyncio.Event()
+
+        async def wait() -> None:
+            with contextlib.suppress(Exception):  # the handler's own receive will tell
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    self.gone = message
+                    event.set()
+
+        return Leaving(event, asyncio.ensure_future(wait()))
 
     # ------------------------------------------------------------------ the end
 
@@ -146,7 +192,8 @@ class Exchange:
             return
         if self._held is not None:
             await self._settle(self._answered())
-            await self._send(self._held)
+            for message in self._held:
+                await self._pass(message)
         elif self._start is not None:
             await self._settle(CutShort())
         else:
@@ -168,11 +215,12 @@ class Exchange:
         elif self._start is not None and self._held is None:
             outcome = CutShort()
         await self._settle(outcome)
-        if self._held is not None:
-            await self._send(self._held)
+        with contextlib.suppress(Exception):  # the application's own error is the one to tell
+            for message in self._held or ():
+                await self._pass(message)
 
     async def _settle(self, outcome: Outcome) -> None:
-        assert self.run is not None  # noqa: S101  # only called on a claimed request
+        assert self.run is not None  # only called on a claimed request
         if self.nothing:
             outcome = NothingHappened()
         try:
@@ -182,18 +230,24 @@ class Exchange:
             self._chunks = None
 
     def _answered(self) -> Answered:
-        assert self._start is not None  # noqa: S101  # checked by the callers
-        assert self.run is not None  # noqa: S101  # checked by the callers
-        body = None if self._chunks is None else b"".join(self._chunks)
-        headers = [(bytes(name), bytes(value)) for name, value in self._start.get("headers", ())]
-        return Answered(Response(self._start["status"], headers, body), self.run.attempt.released)
+        assert self._start is not None  # checked by the callers
+        assert self.run is not None  # checked by the callers
+        headers = [(bytes(name), bytes(value)) for name, value in self._start["headers"]]
+        response = Response(self._start["status"], headers)
+        media = response.header(b"content-type")
+        if self._chunks is None or (media is not None and media.lstrip().lower().startswith(b"text/event-stream")):
+            response.body = None  # R43
+        else:
+            response.body = b"".join(self._chunks)
+            if not _is_whole(response, response.body):
+                response.body = None  # R50: its client saw a broken connection
+        return Answered(response, self.run.attempt.released)
 
 
-def _is_event_stream(start: Message) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream")
-        for name, value in start.get("headers", ())
-    )
+def _is_whole(response: Response, body: bytes) -> bool:
+    """Whether a body has the length that the answer itself announced."""
+    length = response.header(b"content-length")
+    return length is None or response.status in _BODILESS or length.strip() == b"%d" % len(body)
 
 
 async def send_response(send: Send, response: Response) -> None:

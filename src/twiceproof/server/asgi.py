@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import warnings
 from collections.abc import Awaitable, Callable
+from functools import cache
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from twiceproof.core._lifecycle import Bypass, Reply
 from twiceproof.core._messages import Request
-from twiceproof.core._path import encode_path
+from twiceproof.core._path import canonical_path, encode_path
 from twiceproof.core._policy import Policy
 from twiceproof.core._problems import unauthorized
 from twiceproof.core._routes import Policies, Routes
 from twiceproof.core._scope import anonymous, by_authorization
 from twiceproof.engine import AsyncEngine, Attempt, Run
-from twiceproof.engine._options import EngineOptions, logger
+from twiceproof.engine._options import EngineOptions
 from twiceproof.errors import ConfigurationError, TwiceproofWarning
 from twiceproof.server._body import BadBody, Gone, read_body
-from twiceproof.server._exchange import App, Exchange, Message, Receive, Scope, Send, send_response
+from twiceproof.server._exchange import App, Exchange, Receive, Scope, Send, send_response
+from twiceproof.server._lifespan import logger, serve_lifespan
 from twiceproof.server._principal import check_principal
 
 if TYPE_CHECKING:
     from twiceproof.core._lifecycle import Keyed
+    from twiceproof.core._messages import Headers
     from twiceproof.stores import AsyncStore
 
-Principal = Callable[[Scope], str | None | Awaitable[str | None]]
+Principal = Callable[[Scope], str | Awaitable[str | None] | None]
 
 __all__ = ["IdempotencyMiddleware", "Policy", "anonymous", "by_authorization"]
 
@@ -58,20 +59,25 @@ class IdempotencyMiddleware:
         self.engine = AsyncEngine(store, **options)
         _warn_about_order(app)
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection; what is not covered goes straight through (R52)."""
         if scope["type"] == "http":
             method: str = scope["method"]
             if method in self.routes.methods:
-                policy = self.routes.match(method, own_path(scope))
+                policy = self.routes.match(method, own_path(scope)) if self.routes.table else self.routes.rest
                 if policy is not None:
-                    admitted = self.engine.admit(method, scope["headers"], policy)
+                    headers: Headers = scope["headers"]
+                    if not isinstance(headers, list | tuple):
+                        headers = scope["headers"] = list(headers)  # ASGI promises an iterable, good for one look
+                    admitted = self.engine.admit(method, headers, policy)
                     if not isinstance(admitted, Bypass):
-                        return self._covered(scope, receive, send, policy, admitted)
+                        await self._covered(scope, receive, send, policy, admitted)
+                        return
                     scope["twiceproof"] = Attempt()
         elif scope["type"] == "lifespan":
-            return serve_lifespan(self.engine, self.app, scope, receive, send)
-        return self.app(scope, receive, send)
+            await serve_lifespan(self.engine, self.app, scope, receive, send)
+            return
+        await self.app(scope, receive, send)
 
     async def _covered(
         self, scope: Scope, receive: Receive, send: Send, policy: Policy, admitted: Keyed | Reply
@@ -79,7 +85,7 @@ class IdempotencyMiddleware:
         if isinstance(admitted, Reply):
             await send_response(send, admitted.response)
             return
-        principal = await self._resolve(scope)
+        principal = "anonymous" if self.principal is anonymous else await self._resolve(scope)
         if not principal:
             await send_response(send, unauthorized())
             return
@@ -92,7 +98,14 @@ class IdempotencyMiddleware:
         exchange = Exchange(self.engine, receive, send)
         attempt = scope["twiceproof"] = Attempt(admitted.key)
         request = make_request(scope, body)
-        begun = await begin(self.engine, exchange, request, principal, policy, admitted.key, attempt, receive)
+        left = exchange.watch() if policy.wait else None
+        try:
+            begun = await self.engine.begin(
+                request, principal, policy, key=admitted.key, attempt=attempt, left=left.event if left else None
+            )
+        finally:
+            if left is not None:
+                left.stop()
         if isinstance(begun, Reply):
             await send_response(send, begun.response)
             return
@@ -108,44 +121,18 @@ class IdempotencyMiddleware:
 
     async def _resolve(self, scope: Scope) -> str | None:
         """Return the principal, or None: 401, never the anonymous space (R12)."""
-        if self.principal is anonymous:
-            return anonymous(())
         if self.principal is by_authorization:
             try:
                 return by_authorization(scope["headers"])
             except ConfigurationError as error:
-                logger.error("%s", error)  # noqa: TRY400  # the sentence is enough
+                logger.error("%s", error)  # the sentence is enough
                 return None
         found = self.principal(scope)
-        return await found if isawaitable(found) else found
-
-
-async def begin(  # noqa: PLR0913  # one call of the engine, and the two things that a wait needs
-    engine: AsyncEngine,
-    exchange: Exchange,
-    request: Request,
-    principal: str,
-    policy: Policy,
-    key: str,
-    attempt: Attempt,
-    receive: Receive,
-) -> Reply | Bypass | Run:
-    """Begin; while a duplicate waits, watch whether its client leaves (R23)."""
-    if not policy.wait:
-        return await engine.begin(request, principal, policy, key=key, attempt=attempt)
-    left = asyncio.Event()
-
-    async def watch() -> None:
-        exchange.gone = await receive()
-        left.set()
-
-    watcher = asyncio.ensure_future(watch())
-    try:
-        return await engine.begin(request, principal, policy, key=key, attempt=attempt, left=left)
-    finally:
-        watcher.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watcher
+        if isawaitable(found):
+            found = await found
+        if found is not None and not isinstance(found, str):
+            raise TypeError(f"principal= must return a str, or None for nobody, not {type(found).__name__}")
+        return found
 
 
 def make_request(scope: Scope, body: bytes) -> Request:
@@ -156,46 +143,42 @@ def make_request(scope: Scope, body: bytes) -> Request:
 def raw_path(scope: Scope) -> bytes:
     """Return the path as sent, cut at the query; re-encoded where the server has none (R16)."""
     raw: bytes | None = scope.get("raw_path")
-    return raw.partition(b"?")[0] if raw else encode_path(scope["path"])
+    if raw:
+        return raw.partition(b"?")[0]
+    _tell_no_raw_path()
+    return encode_path(scope["path"])
+
+
+@cache
+def _tell_no_raw_path() -> None:
+    logger.warning(
+        "this server tells paths only decoded: /a%%2Fb and /a/b are one operation to it, and one key there is one key"
+    )
 
 
 def own_path(scope: Scope) -> bytes:
     """Return the path below the mount prefix, for the policy table."""
     path = raw_path(scope)
-    prefix = encode_path(scope.get("root_path", "")).rstrip(b"/")
-    if prefix and path.startswith(prefix + b"/"):
-        return path[len(prefix) :]
+    prefix = scope.get("root_path")
+    if prefix:
+        root = encode_path(prefix).rstrip(b"/") + b"/"
+        spelled = canonical_path(path).encode()  # /%61pi is /api to the application too
+        if spelled.startswith(root):
+            return spelled[len(root) - 1 :]
     return path
-
-
-async def serve_lifespan(engine: AsyncEngine, app: App, scope: Scope, receive: Receive, send: Send) -> None:
-    """Open the engine before the application starts, and close it after it has stopped (R41)."""
-
-    async def opening() -> Message:
-        message = await receive()
-        if message["type"] == "lifespan.startup":
-            await engine.open()
-        return message
-
-    async def closing(message: Message) -> None:
-        if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
-            await engine.close()
-        await send(message)
-
-    await app(scope, opening, closing)
 
 
 def _warn_about_order(app: object) -> None:
     """Warn of what stands inside and belongs outside, and of an application that has its own door (R49)."""
     seen = 0
     inner: object | None = app
-    while inner is not None and seen < 100:  # noqa: PLR2004  # a chain that bites its tail
+    while inner is not None and seen < 100:  # a chain that bites its tail
         names = {base.__name__ for base in type(inner).__mro__}
         door = "fastapi" if "FastAPI" in names else "asgi, given to Middleware(...)" if "Starlette" in names else ""
         if door:
             warnings.warn(
-                f"the middleware around a {type(inner).__name__} object answers replays before the authentication inside "
-                f"it; use twiceproof.server.{door}",
+                f"the middleware around a {type(inner).__name__} object answers replays before the authentication "
+                f"inside it; use twiceproof.server.{door}",
                 TwiceproofWarning,
                 stacklevel=3,
             )

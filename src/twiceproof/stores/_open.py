@@ -22,7 +22,7 @@ def open_store(url: str, *, timeout: float = 2.0) -> Store:
     Raises `ConfigurationError` where the URL says something that no store understands. ``timeout`` is what a verb
     may take, in seconds; the memory store needs none.
     """
-    target = _parsed(url)
+    target = parse_url(url)
     if target.scheme == "memory":
         from twiceproof.stores.memory import MemoryStore
 
@@ -34,7 +34,7 @@ def open_store(url: str, *, timeout: float = 2.0) -> Store:
 
 def open_async_store(url: str, *, timeout: float = 2.0) -> AsyncStore:
     """Return the asynchronous store that ``url`` names; see `open_store`."""
-    target = _parsed(url)
+    target = parse_url(url)
     if target.scheme == "memory":
         from twiceproof.stores.memory import AsyncMemoryStore
 
@@ -45,7 +45,9 @@ def open_async_store(url: str, *, timeout: float = 2.0) -> AsyncStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class Target:
+    """What a store URL says: the file's path where there is one, and keyword arguments of the store's class."""
+
     scheme: str
     path: str
     options: Options
@@ -70,7 +72,8 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Callable[[str], object]]]] = {
 _EXAMPLES: Final = "sqlite:///keys.db, sqlite:////var/lib/app/keys.db or memory://"
 
 
-def _parsed(url: str) -> _Target:
+def parse_url(url: str) -> Target:
+    """Return what ``url`` says, or raise `ConfigurationError`."""
     scheme, separator, _ = url.partition("://")
     if not separator or scheme.lower() not in _OPTIONS:
         raise ConfigurationError(
@@ -87,8 +90,8 @@ def _parsed(url: str) -> _Target:
     if scheme == "memory":
         if parts.netloc or parts.path.strip("/"):
             raise ConfigurationError(f"{_shown(url)}: the memory store has no name; write memory://.")
-        return _Target(scheme, "", options)
-    return _Target(scheme, _file(url, parts.netloc, parts.path), options)
+        return Target(scheme, "", options)
+    return Target(scheme, _file(url, parts.netloc, parts.path), options)
 
 
 def _file(url: str, host: str, path: str) -> str:
@@ -109,8 +112,7 @@ def _options(scheme: str, query: str) -> Options:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
             raise ConfigurationError(
-                f"The {scheme} store has no option {name!r}{_suggestion(name, known)}; "
-                f"it knows {', '.join(known)}."
+                f"The {scheme} store has no option {name!r}{_suggestion(name, known)}; it knows {', '.join(known)}."
             )
         if name in options:
             raise ConfigurationError(f"The option {name!r} is given twice; keep one.")

@@ -188,9 +188,7 @@ class AsyncStore(Protocol):
         """See `Store.check`; blocking, since it runs at construction, before there is a loop."""
         ...
 
-    async def claim(
-        self, new: NewRecord, lease: float, nonce: bytes, after: bytes | None = None
-    ) -> ClaimAnswer:
+    async def claim(self, new: NewRecord, lease: float, nonce: bytes, after: bytes | None = None) -> ClaimAnswer:
         """See `Store.claim`."""
         ...
 

@@ -128,9 +128,7 @@ class MemoryStore:
                 return Absent()
             if not row.may_reconcile(nonce, every, now, force=force):
                 return held_or_found(row.record(id, now))
-            self._rows[id] = row._replace(
-                reconcile_nonce=nonce, reconcile_until=now + lease, reconcile_asked_at=now
-            )
+            self._rows[id] = row._replace(reconcile_nonce=nonce, reconcile_until=now + lease, reconcile_asked_at=now)
             token = Token(row.number, row.nonce)
             return Granted(token, row.subject.incarnation, row.attempts, row.attempts > 1)
 
@@ -276,9 +274,7 @@ class AsyncMemoryStore:
         """See `MemoryStore.check`."""
         return self._store.check()
 
-    async def claim(
-        self, new: NewRecord, lease: float, nonce: bytes, after: bytes | None = None
-    ) -> ClaimAnswer:
+    async def claim(self, new: NewRecord, lease: float, nonce: bytes, after: bytes | None = None) -> ClaimAnswer:
         """See `MemoryStore.claim`."""
         return self._store.claim(new, lease, nonce, after)
 

@@ -1,0 +1,144 @@
+"""Start the service, play the scenes against it, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from twiceproof.cli._demo.scene import Result, Scene, perform
+from twiceproof.cli._demo.serve import SERVICE
+from twiceproof.cli._demo.stage import LIVELY, Stage
+from twiceproof.cli._demo.wire import Lost, Wire
+
+LEASE: Final = 2.0
+"""Short, so that a demo can outlive some; long enough for a slow machine to renew it in time."""
+STORE_TIMEOUT: Final = 1.0
+WORKERS: Final = 2
+GRACE: Final = 15.0
+
+
+class CannotRun(Exception):
+    """The service can't be started; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of all scenes. ``intents`` is what clients wanted done, ``effects`` what the books say."""
+
+    results: tuple[Result, ...]
+    intents: int
+    effects: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was as promised."""
+        return all(result.ok for result in self.results)
+
+    def document(self) -> dict[str, Any]:
+        """Return the report for programs."""
+        scenes = [
+            {
+                "name": result.name,
+                "expected": result.expected,
+                "seen": result.seen,
+                "effects": result.effects,
+                "ok": result.ok,
+                "detail": "; ".join(result.detail),
+            }
+            for result in self.results
+        ]
+        return {"scenes": scenes, "intents": self.intents, "effects": self.effects, "ok": self.ok}
+
+
+def play(
+    scenes: Sequence[Scene], stage: Stage, before: Callable[[Scene], None], after: Callable[[Result], None]
+) -> Report:
+    """Play the scenes one after the other; ``before`` and ``after`` are told of each."""
+    started = stage.books().effects
+    results = []
+    for scene in scenes:
+        before(scene)
+        results.append(perform(scene, stage))
+        after(results[-1])
+    return Report(tuple(results), sum(scene.intents for scene in scenes), stage.books().effects - started)
+
+
+@contextlib.contextmanager
+def service(port: int | None = None, app: str = SERVICE) -> Iterator[Stage]:
+    """Serve the payments API until the block ends, on files of its own; raises `CannotRun`.
+
+    Without a ``port`` it is 8642, or where that is taken any free one.
+    """
+    with tempfile.TemporaryDirectory(prefix="twiceproof-demo-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        keys = folder / "keys.db"
+        command = [sys.executable, "-m", "twiceproof.cli._demo.serve", "--lifeline", "--app", app]
+        command += ["--port", str(_free(8642) if port is None else port), "--workers", str(WORKERS)]
+        command += ["--store", f"sqlite:///{keys}", "--effects", str(folder / "effects.db")]
+        command += ["--lease", f"{LEASE:g}", "--store-timeout", f"{STORE_TIMEOUT:g}"]
+        log = folder / "service.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,  # a Ctrl-C is ours to handle: the service ends after us
+            )
+        try:
+            yield Stage(_await(process, log), f"sqlite:///{keys}", keys, folder, LEASE)
+        finally:
+            _end(process)
+
+
+def _await(process: subprocess.Popen[str], log: Path) -> str:
+    """Return the address of the service once every worker serves."""
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    wire = Wire(url) if url else None
+    end = time.monotonic() + LIVELY
+    while wire is not None and process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(Lost):
+            if len(wire.ask("GET", "/workers").document.get("pids", ())) >= WORKERS:
+                return url
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    said = log.read_text(errors="replace").strip().splitlines()
+    raise CannotRun(said[-1] if said else "The service did not start, and did not say why.")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Let go of the service's standard input, at which it ends by itself; what is left after a while is killed."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # its own session: the supervisor and its workers
+        process.wait()
+    finally:
+        process.stdout.close()
+
+
+def _free(port: int) -> int:
+    """Return the port if it can be listened on, else 0: any other."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+    return port

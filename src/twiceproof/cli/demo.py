@@ -1,0 +1,165 @@
+"""``twiceproof demo``: a payments API on SQLite, played through every scene, its effects counted."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from twiceproof.cli._output import Cannot, print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from twiceproof.cli._demo.run import Report
+    from twiceproof.cli._demo.scene import Result, Scene
+    from twiceproof.cli._demo.stage import Stage
+
+NEEDS: Final = ("fastapi", "uvicorn", "rich")
+WIDE: Final = 160
+"""Columns of the table where no terminal says how many there are."""
+EPILOG: Final = """
+\b
+Examples:
+  twiceproof demo
+  twiceproof demo --keep
+  twiceproof demo --json > demo.json
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--port", type=click.IntRange(0, 65535), help="Where it listens: 8642 if free, unless given; 0: any.")
+@click.option("--keep", is_flag=True, help="Leave the service up afterwards, to try things by hand, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document; progress goes to stderr.")
+@click.option("--app", hidden=True, help="The service to play against, as uvicorn imports it.")
+@click.pass_context
+def demo(ctx: click.Context, port: int | None, app: str | None, *, keep: bool, as_json: bool) -> None:
+    """Start a payments API with two worker processes, and play every scene against it over real sockets.
+
+    Replies are lost, duplicates collide, workers are killed, the store goes away; what really happened is counted in
+    the API's own books. It needs some 25 seconds, listens on loopback only, and leaves nothing behind.
+
+    Exits with 1 where a scene differs from what is promised, with 2 where it can't run.
+    """
+    missing = [name for name in NEEDS if find_spec(name) is None]
+    if missing:
+        raise Cannot(
+            f"'twiceproof demo' needs {' and '.join(missing)}, which this Python lacks; "
+            "install it with: pip install 'twiceproof[demo]'"
+        )
+    from twiceproof.cli._demo.run import CannotRun, play, service
+    from twiceproof.cli._demo.scenes import SCENES
+    from twiceproof.cli._demo.serve import SERVICE
+
+    with _terminated(), contextlib.ExitStack() as stack:
+        try:
+            stage = stack.enter_context(service(port, app or SERVICE))
+        except CannotRun as error:
+            raise Cannot(str(error)) from None
+        with _progress(len(SCENES)) as (before, after):
+            report = play(SCENES, stage, before, after)
+        if as_json:
+            print_json(report.document())
+        else:
+            _print(report, stage, keep=keep)
+        if keep:
+            _keep(stage)
+    ctx.exit(0 if report.ok else 1)
+
+
+@contextlib.contextmanager
+def _terminated() -> Iterator[None]:
+    """Let a SIGTERM unwind the block, so that it ends what it started."""
+
+    def leave(number: int, _: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[tuple[Callable[[Scene], None], Callable[[Result], None]]]:
+    """Say on stderr which scene is on: a moving line on a terminal, a line for each elsewhere."""
+    console = _console(stderr=True)
+    number = 0
+    with console.status("starting") if console.is_terminal else contextlib.nullcontext() as status:
+
+        def before(scene: Scene) -> None:
+            nonlocal number
+            number += 1
+            if status is not None:
+                status.update(f"{number}/{total}  {scene.name}")
+
+        def after(result: Result) -> None:
+            if status is None:
+                console.print(f"{number}/{total}  {result.name}: {'as promised' if result.ok else 'DIFFERS'}")
+
+        yield before, after
+
+
+def _print(report: Report, stage: Stage, *, keep: bool) -> None:
+    from rich.table import Table
+
+    console = _console()
+    table = Table("scene", "expected", "seen", box=None, header_style="bold")
+    table.add_column("effects", justify="right")
+    for result in report.results:
+        style = None if result.ok else "bold red"
+        table.add_row(result.name, result.expected, result.seen, str(result.effects), style=style)
+    console.print(table)
+    for result in report.results:
+        for sentence in result.detail:
+            console.print(f" {result.name}: {sentence}", style=None if result.ok else "red", soft_wrap=True)
+    good = sum(result.ok for result in report.results)
+    console.print(
+        f" {len(report.results)} scenes, {good} as promised; {report.intents} intents, {report.effects} effects",
+        style="bold green" if report.ok else "bold red",
+        soft_wrap=True,
+    )
+    if not keep:
+        console.print(f" try it yourself: twiceproof demo --keep, then\n {_curl(stage)}", soft_wrap=True)
+
+
+def _keep(stage: Stage) -> None:
+    """Leave the service up until Ctrl-C."""
+    lines = (
+        f"The service is up at {stage.url}, with accounts for the tokens demo-alice and demo-bob.",
+        "Try it yourself; the second time it is a replay, and there is still one effect:",
+        f"  {_curl(stage)}",
+        f"  curl {stage.url}/effects",
+        "Its keys, and what an operator sees of them:",
+        f"  twiceproof keys list {stage.store}",
+        "Ctrl-C stops it and removes its files.",
+    )
+    for line in lines:
+        click.echo(line, err=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            signal.pause()
+
+
+def _curl(stage: Stage) -> str:
+    return (
+        f"curl -i -X POST {stage.url}/transfers -H 'Authorization: Bearer demo-alice' "
+        f"-H 'Idempotency-Key: {uuid.uuid4()}' -H 'Content-Type: application/json' "
+        """-d '{"intent": "by-hand", "to": "acct_7", "amount": 2500}'"""
+    )
+
+
+def _console(**options: Any) -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False, **options)
+    if not console.is_terminal:
+        console.width = WIDE
+    return console

@@ -1,0 +1,122 @@
+"""What a process has open on one file: read connections, and the writer; made anew in a forked child."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from typing import Final, TypeVar
+
+from twiceproof.stores._sqlite_file import File, busy
+from twiceproof.stores._sqlite_flights import Flights
+from twiceproof.stores._sqlite_verbs import UNDECIDED, Undecided, Verb
+from twiceproof.stores._sqlite_writer import Writer
+
+T = TypeVar("T")
+
+_MOST_READERS: Final = 8  # connections kept for the next look; more threads than that open one for the moment
+
+
+class Readers:
+    """Read connections, each used by one thread at a time."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._free: list[sqlite3.Connection] = []
+        self._era = 0  # grows with every `clear`: what was taken before is not kept after
+
+    def look(self, verb: Verb[T]) -> T | Undecided:
+        """Return what ``verb`` reads; UNDECIDED where the file's lock is in the way."""
+        assert verb.read is not None, "only called for a verb that looks"
+        era = self._era
+        try:
+            connection = self._free.pop() if self._free else self._file.reader()
+        except IndexError:  # another thread was faster
+            connection = self._file.reader()
+        try:
+            answer = verb.read(connection)
+        except BaseException:
+            connection.close()
+            raise
+        if era != self._era or len(self._free) >= _MOST_READERS:
+            connection.close()
+        else:
+            self._free.append(connection)
+        return answer
+
+    def clear(self) -> None:
+        """Close every connection: one that stays open holds a mark in the log."""
+        self._era += 1
+        while self._free:
+            self._free.pop().close()
+
+
+class Lanes:
+    """One process's ways into the file."""
+
+    def __init__(self, file: File, flights: Flights) -> None:
+        self._file = file
+        self._flights = flights
+        self._readers = Readers(file)
+        self.writer: Final = Writer(file, flights, self._readers.clear)
+
+    def at_once(self, verb: Verb[T]) -> T | Undecided:
+        """Answer ``verb`` on the calling thread without waiting for anybody, or leave it to the writer's thread."""
+        if verb.ends is not None:
+            self._flights.end(verb.ends)  # its own handler is no company
+        if verb.read is not None and self.writer.prepared:
+            try:
+                answer = self._readers.look(verb)
+            except sqlite3.Error as error:
+                if busy(error):
+                    return UNDECIDED
+                self.writer.doubt()
+                raise self._file.told(error, commits=False) from error
+            if answer is not UNDECIDED:
+                return answer
+        return self.writer.inline(verb)
+
+    def close(self) -> None:
+        """Close what is open, within the time-out."""
+        self.writer.close()
+        self._readers.clear()
+
+
+class Database:
+    """One file, in whatever process this is. Its lanes are made by the first verb and after each fork or close."""
+
+    def __init__(self, file: File, flights: Flights | None = None) -> None:
+        self.file: Final = file
+        self.flights: Final = Flights() if flights is None else flights
+        self._lanes: dict[int, Lanes] = {}  # by fork
+
+    @property
+    def lanes(self) -> Lanes:
+        """What this process has open. A parent's connections are never used, nor closed, in its child."""
+        found = self._lanes.get(_Fork.number)
+        if found is None:
+            found = self._lanes.setdefault(_Fork.number, Lanes(self.file, self.flights))
+        return found
+
+    def close(self) -> None:
+        """Close what this process has open; a later verb opens it again."""
+        for fork in list(self._lanes):
+            lanes = self._lanes.pop(fork, None)
+            if fork == _Fork.number and lanes is not None:
+                lanes.close()
+            else:
+                _Fork.left_to_parents.append(lanes)
+
+
+class _Fork:
+    """How many forks lie between this process and the first, and what only the parents may close."""
+
+    number = 0
+    left_to_parents: Final[list[Lanes | None]] = []
+
+
+def _forked() -> None:
+    _Fork.number += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
