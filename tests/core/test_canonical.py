@@ -82,6 +82,7 @@ def test_one_text_for_one_value(text, canonical):
         pytest.param(b"1e-1234567890123456789", id="negative exponent of 19 digits"),
         pytest.param(b"0e1234567890123456789", id="zero with such an exponent"),
         pytest.param(b"[" * 129 + b"]" * 129, id="depth 129"),
+        pytest.param(b"[[]," + b"[" * 128 + b"]" * 129, id="depth 129 after a sibling"),
         pytest.param(b'{"a":' * 65 + b"[" * 64 + b"]" * 64 + b"}" * 65, id="depth 129, mixed"),
         pytest.param(rb'["\\\"[",' + b"[" * 128 + b"]" * 128 + b"]", id="depth 129 after escapes"),
         pytest.param(b"[" * 100_000, id="nothing but brackets"),
@@ -96,6 +97,7 @@ def test_what_has_no_canonical_form(text):
     "text",
     [
         pytest.param(b"[" * 128 + b"]" * 128, id="depth 128"),
+        pytest.param(b"[[]," + b"[" * 127 + b"]" * 128, id="depth 128 after a sibling"),
         pytest.param(b'{"a":' * 64 + b"[" * 64 + b"]" * 64 + b"}" * 64, id="depth 128, mixed"),
         pytest.param(b"[" + b",".join([b"[{}]"] * 200) + b"]", id="wide"),
         pytest.param(b'["' + b"[{" * 200 + b'"]', id="brackets in a string"),
@@ -135,7 +137,20 @@ def test_one_number_has_one_form(texts):
     """Every spelling of a number, with either sign, gives the same bytes."""
     for sign in ("", "-"):
         signed = [sign + text if text[0] != "-" or not sign else text[1:] for text in texts]
-        assert len({canonical_json(f"[{text}]".encode()) for text in signed}) == 1
+        forms = {canonical_json(f"[{text}]".encode()) for text in signed}
+        assert len(forms) == 1
+        assert None not in forms
+
+
+def test_numbers_beyond_the_plain_ones_are_tagged():
+    """Which numbers are written plainly is part of the form: a change needs another version (R17)."""
+    nines = "9" * 40
+    text = f"[{nines}, 1e39, 1e40, -{nines}9, 1e-14, 1e-15, 1.23456789012345, -1.234567890123456]"
+    form = (
+        f'[{nines},{10**39},[NaN,"1",40],[NaN,"-{nines}9",0],1e-14,[NaN,"1",-15],1.23456789012345,'
+        '[NaN,"-1234567890123456",-15]]'
+    )
+    assert canonical_json(text.encode()) == form.encode()
 
 
 DIFFERENT_NUMBERS = [
@@ -357,6 +372,13 @@ def test_order_counts_in_a_form_but_not_in_a_query():
     assert canonical_form(b"b=2&a=1") != canonical_form(b"a=1&b=2")
 
 
+def test_pairs_are_framed():
+    """The canonical form is part of what is stored: a change needs another version of the fingerprint (R17)."""
+    assert canonical_form(b"b=2&a&b=%zz+") == b"1:b1:21:a0:1:b4:%zz "
+    assert canonical_query(b"b=2&a&b=%zz+") == b"1:a0:1:b1:21:b4:%zz "
+    assert canonical_query(b"") == canonical_form(b"") == b""
+
+
 PAIRS = st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=3)), max_size=4)
 
 
@@ -501,6 +523,12 @@ def test_odd_but_well_formed_multipart_has_a_form(parts):
     form = canonical_multipart(multipart(b"X", *parts), TYPE + b"X")
     assert form is not None
     assert form != canonical_multipart(multipart(b"X", *parts, b"\r\n"), TYPE + b"X")
+
+
+def test_parts_are_framed():
+    """The same for multipart: number of fields, each with its lengths, then the content (R17)."""
+    body = multipart(b"X", b"A: b\r\nC:\r\n\r\nhi", b"\r\n")
+    assert canonical_multipart(body, TYPE + b"X") == b"2;1:a1:b1:c0:2:hi0;0:"
 
 
 CONTENT = st.lists(st.sampled_from([b"a", b"\r\n", b"--", b"-", b":", b"1:", b"\r", b"\n", b""]), max_size=5)

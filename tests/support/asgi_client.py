@@ -3,11 +3,11 @@
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Message = dict[str, Any]
+Message = MutableMapping[str, Any]
 Headers = list[tuple[bytes, bytes]]
 App = Callable[..., Awaitable[None]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Self
 
 from tests.support.asgi_client import App
@@ -48,7 +49,10 @@ class SteeredStore(AsyncMemoryStore):
 
     async def claim(self, *args: Any) -> Any:
         await self._verb("claim")
-        return await super().claim(*args)
+        answer = await super().claim(*args)
+        if "claimed" in self.held:
+            await self._verb("claimed")
+        return answer
 
     async def complete(self, *args: Any) -> Any:
         await self._verb("complete")
@@ -105,3 +109,9 @@ class Door:
     async def states(self) -> list[str]:
         """The states of all records."""
         return [str(record.state) for record in await self.records()]
+
+    async def until(self, expected: Callable[[list[str]], bool]) -> list[str]:
+        """Wait until the states of the records are as expected, and return them: for what a thread of ours does."""
+        while not expected(states := await self.states()):  # noqa: ASYNC110  # another thread writes them
+            await asyncio.sleep(0.01)
+        return states

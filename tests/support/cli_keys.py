@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,13 +91,26 @@ class KeysFile:
         self.store.park(kept.id, kept.nonce, cause)
         return kept
 
-    def completed(
-        self, key: str = "", answer: Response | None = None, retention: float = DAY, **options: Any
-    ) -> Kept:
+    def completed(self, key: str = "", answer: Response | None = None, retention: float = DAY, **options: Any) -> Kept:
         kept = self.claim(key, **options)
         stored = answer or Response(201, [(b"content-type", b"application/json")], b'{"id": "tr_81"}')
         self.store.complete(kept.id, kept.nonce, encode(stored), retention)
         return kept
+
+    def copy(self, kept: Kept, ids: Iterable[bytes]) -> None:
+        """More records like that one, many at once: by SQL, since claims are made durable one by one."""
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            columns = [row[1] for row in connection.execute("PRAGMA table_info(twiceproof_record)")]
+            rest = ", ".join(column for column in columns if column not in ("seq", "id"))
+            connection.executemany(
+                f"INSERT INTO twiceproof_record (id, {rest}) SELECT ?, {rest} FROM twiceproof_record WHERE id = ?",
+                ((id, kept.id) for id in ids),
+            )
+
+    def change(self, assignment: str, where: str = "1") -> None:
+        """Change records as no verb of the store does: into those of another time, or of another release."""
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute(f"UPDATE twiceproof_record SET {assignment} WHERE {where}")
 
 
 def invoke(*arguments: str, stdin: bytes | None = None, env: dict[str, str] | None = None) -> Result:
@@ -116,6 +132,4 @@ def command(*arguments: str) -> list[str]:
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the real command as a process."""
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=60, **options
-    )
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, **options)

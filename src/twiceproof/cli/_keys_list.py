@@ -121,8 +121,7 @@ def _print_table(pages: Pages) -> None:
     count = 0
     for records in pages:
         count += len(records)
-        for record in records:
-            listing.add([row(record)], STYLES.get(condition(record).state))
+        listing.add([(row(record), STYLES.get(condition(record).state, "")) for record in records])
     if not count:
         click.echo("No such records." if pages.cursor is None else "None so far.", err=True)
     if pages.cursor is not None:

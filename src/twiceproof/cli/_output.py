@@ -56,7 +56,7 @@ def iso(moment: float | None) -> str | None:
     if moment is None:
         return None
     try:
-        stamp = dt.datetime.fromtimestamp(moment, dt.UTC)
+        stamp = dt.datetime.fromtimestamp(round(moment, 3), dt.UTC)
     except (OverflowError, ValueError, OSError):
         return None
     return stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -96,25 +96,25 @@ class Listing:
         self.widths = [len(head) for head in heads]
         self.begun = False
 
-    def add(self, rows: Iterable[Sequence[str]], style: str | None = None) -> None:
-        """Print some rows, and the heads before the first of them."""
+    def add(self, rows: Sequence[tuple[Sequence[str], str]]) -> None:
+        """Print some rows, each with its style, and the heads before the first of them."""
         from rich.cells import cell_len
 
-        lines = [[printable(cell) for cell in row] for row in rows]
-        for line in lines:
-            self.widths = [max(width, cell_len(cell)) for width, cell in zip(self.widths, line, strict=True)]
-        if not self.begun:
+        lines = [([printable(cell) for cell in cells], style) for cells, style in rows]
+        for cells, _ in lines:
+            self.widths = [max(width, cell_len(cell)) for width, cell in zip(self.widths, cells, strict=True)]
+        if not self.begun and lines:
             self.begun = True
             self._print(self.heads, "bold")
-        for line in lines:
-            self._print(line, style)
+        for cells, style in lines:
+            self._print(cells, style)
 
-    def _print(self, cells: Sequence[str], style: str | None) -> None:
+    def _print(self, cells: Sequence[str], style: str) -> None:
         from rich.cells import cell_len
         from rich.text import Text
 
         padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, self.widths, strict=True))
-        self.console.print(Text("  ".join(padded).rstrip(), style=style or ""))
+        self.console.print(Text("  ".join(padded).rstrip(), style=style))
 
 
 def print_pairs(console: Console, pairs: Iterable[tuple[str, str]], indent: str = "") -> None:

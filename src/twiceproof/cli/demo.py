@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NEEDS: Final = ("fastapi", "uvicorn", "rich")
 WIDE: Final = 160
 """Columns of the table where no terminal says how many there are."""
+LAST_WORDS: Final = 10
 EPILOG: Final = """
 \b
 Examples:
@@ -53,7 +54,7 @@ def demo(ctx: click.Context, port: int | None, app: str | None, *, keep: bool, a
             f"'twiceproof demo' needs {' and '.join(missing)}, which this Python lacks; "
             "install it with: pip install 'twiceproof[demo]'"
         )
-    from twiceproof.cli._demo.run import CannotRun, play, service
+    from twiceproof.cli._demo.run import CannotRun, last_words, play, service
     from twiceproof.cli._demo.scenes import SCENES
     from twiceproof.cli._demo.serve import SERVICE
 
@@ -68,13 +69,16 @@ def demo(ctx: click.Context, port: int | None, app: str | None, *, keep: bool, a
             print_json(report.document())
         else:
             _print(report, stage, keep=keep)
+        if not report.ok:
+            for line in last_words(stage.log, LAST_WORDS):
+                click.echo(f"the service said: {line}", err=True)
         if keep:
             _keep(stage)
     ctx.exit(0 if report.ok else 1)
 
 
 @contextlib.contextmanager
-def _terminated() -> Iterator[None]:
+def _terminated() -> Generator[None]:
     """Let a SIGTERM unwind the block, so that it ends what it started."""
 
     def leave(number: int, _: object) -> NoReturn:
@@ -88,7 +92,7 @@ def _terminated() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress(total: int) -> Iterator[tuple[Callable[[Scene], None], Callable[[Result], None]]]:
+def _progress(total: int) -> Generator[tuple[Callable[[Scene], None], Callable[[Result], None]]]:
     """Say on stderr which scene is on: a moving line on a terminal, a line for each elsewhere."""
     console = _console(stderr=True)
     number = 0

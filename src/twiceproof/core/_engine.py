@@ -16,10 +16,10 @@ from twiceproof.core._codec import encode
 from twiceproof.core._fingerprint import fingerprint
 from twiceproof.core._kept import to_replay, to_store
 from twiceproof.core._outcome import Completed, DontKnow, NothingHappened, Outcome, Verdict
-from twiceproof.core._record import Absent, Fenced, Found, Granted, Guarantee, Held, NewRecord, Record
 from twiceproof.core._policy import seconds
+from twiceproof.core._record import Absent, Fenced, Found, Granted, Guarantee, Held, NewRecord, Record
 from twiceproof.core._scope import scope_of
-from twiceproof.errors import StoreOutcomeUnknown, StoreUnavailable
+from twiceproof.errors import StoreError, StoreOutcomeUnknown, UnknownFormat
 
 if TYPE_CHECKING:
     from twiceproof.core._messages import Request
@@ -94,10 +94,14 @@ class DoPark:
 
 @dataclass(slots=True)
 class DoAsk:
-    """Ask the reconcile hook for at most ``timeout`` seconds; is sent its verdict (R28)."""
+    """Ask the reconcile hook for at most ``timeout`` seconds; is sent its verdict (R28).
+
+    ``nonce`` is that of the second claim under which it is asked.
+    """
 
     record: Record
     timeout: float
+    nonce: bytes
 
 
 @dataclass(slots=True)
@@ -116,10 +120,14 @@ class DoPause:
 
 @dataclass(slots=True)
 class DoLater:
-    """Repeat a write in the background until it is done, fenced or too old (R47, R48)."""
+    """Repeat a write in the background until it is done, fenced or too old (R47, R48).
+
+    ``note`` is the event that tells of its success. Without one it takes back what nobody needs any more: that is
+    nobody's news, and where it finds nothing, what it takes back may still be on its way.
+    """
 
     write: Write
-    withdrawal: bool = False
+    note: str = ""
 
 
 @dataclass(slots=True)
@@ -153,6 +161,36 @@ def make_call(request: Request, key: str, principal: str, policy: Policy, site: 
     return Call(request, key, policy, site, new, nonce)
 
 
+def note_of(write: Write, *, late: bool = False) -> str:
+    """Return the event that tells of a write; ``late`` where the background did it."""
+    match write:
+        case DoComplete():
+            return "complete_retried" if late else "completed"
+        case DoRelease():
+            return "released"
+        case DoPark():
+            return "parked"
+        case _:
+            assert_never(write)
+
+
+def cleanup(step: Step) -> DoLater | None:
+    """Return what must still be written where a request is cancelled in the middle of a step, if anything (R40)."""
+    match step:
+        case DoClaim():
+            return DoLater(DoRelease(step.new.id, step.nonce))
+        case DoClaimUnsettled():
+            return DoLater(DoPark(step.id, step.nonce, life.LAPSED))
+        case DoAsk():
+            return DoLater(DoPark(step.record.id, step.nonce, life.LAPSED))
+        case DoComplete() | DoRelease() | DoPark():
+            return DoLater(step, note_of(step, late=True))  # it may be on its way, and is safe to repeat
+        case DoRun() | DoPause() | DoLater() | DoNote():
+            return None
+        case _:
+            assert_never(step)
+
+
 def steps(call: Call) -> Steps:
     """Take one request to its end. Returns a reply, a bypass, or None once the handler's run is settled."""
     granted = yield from _begin(call)
@@ -163,19 +201,30 @@ def steps(call: Call) -> Steps:
     return None
 
 
+@dataclass(slots=True)
+class _Asked:
+    """The hook gave its verdict: look again. ``after`` is the nonce under which it said that nothing happened."""
+
+    after: bytes | None = None
+
+
 def _begin(call: Call) -> Generator[Step, Any, Granted | life.Reply | life.Bypass]:
     """Claim, and follow the answer until the handler may run or a reply is due."""
-    policy = call.policy
-    after: bytes | None = None
+    policy, new = call.policy, call.new
+    asked: _Asked | None = None
     waiting_since: float | None = None
     pause = FIRST_PAUSE
     turns = 0
-    while True:
+    while turns < MOST_TURNS:
         try:
-            got = yield from _claim(call, after)
-        except StoreUnavailable:
+            got = yield from _claim(call, new, asked.after if asked else None)
+        except StoreError as error:
+            known = turns > 0 or waiting_since is not None or isinstance(error, UnknownFormat)
+            if policy.fail_open and not known:  # R48; a record that is known, or can't be read (R17), is never run over
+                yield DoNote("failed_open")
+                return life.Bypass(unprotected=True)
             return (yield from _store_down(call))
-        answer = life.resolve(got, call.new.fingerprint, call.request, policy, call.site)
+        answer = life.resolve(got, new.fingerprint, call.request, policy, call.site)
         turns += 1
         match answer:
             case life.Execute(granted):
@@ -193,37 +242,37 @@ def _begin(call: Call) -> Generator[Step, Any, Granted | life.Reply | life.Bypas
                 pause = min(pause * 2, LONGEST_PAUSE)
                 turns = 0
             case life.Again(other):
-                call.new = replace(call.new, fingerprint=other)
+                new = replace(new, fingerprint=other)
             case life.Reconcile(reply, record):
+                if asked is not None or policy.reconcile is None:
+                    yield DoNote("refused", reply.code)
+                    return reply
                 verdict = yield from _reconcile(call, record, reply)
                 if isinstance(verdict, life.Reply):
                     return verdict
-                after = verdict
+                asked = verdict
+                new = replace(new, fingerprint=record.fingerprint)  # the same request, by the record's parameters
             case _:
                 assert_never(answer)
-        if turns >= MOST_TURNS:
-            yield DoNote("held")
-            return life.refuse("in-progress", call.site, retry_after=1)
+    yield DoNote("held")
+    return life.refuse("in-progress", call.site, retry_after=1)
 
 
-def _claim(call: Call, after: bytes | None) -> Generator[Step, Any, ClaimAnswer]:
+def _claim(call: Call, new: NewRecord, after: bytes | None) -> Generator[Step, Any, ClaimAnswer]:
     """Claim; repeat once under the same nonce where the reply was lost (R48)."""
-    step = DoClaim(call.new, seconds(call.policy.lease), call.nonce, after)
+    step = DoClaim(new, seconds(call.policy.lease), call.nonce, after)
     try:
         got: ClaimAnswer = yield step
     except StoreOutcomeUnknown:
         try:
             got = yield step
-        except StoreUnavailable:
-            yield DoLater(DoRelease(call.new.id, call.nonce), withdrawal=True)
+        except StoreError:
+            yield DoLater(DoRelease(new.id, call.nonce))
             raise
     return got
 
 
-def _store_down(call: Call) -> Generator[Step, Any, life.Reply | life.Bypass]:
-    if call.policy.fail_open:
-        yield DoNote("failed_open")
-        return life.Bypass(unprotected=True)
+def _store_down(call: Call) -> Generator[Step, Any, life.Reply]:
     yield DoNote("refused", "store-unavailable")
     return life.refuse("store-unavailable", call.site, retry_after=5)
 
@@ -234,37 +283,27 @@ def _note_grant(granted: Granted) -> Generator[Step, Any, None]:
     yield DoNote("taken_over" if granted.taken_over else "granted")
 
 
-def _reconcile(
-    call: Call, record: Record, unknown: life.Reply
-) -> Generator[Step, Any, life.Reply | bytes | None]:
-    """Ask the hook under a second claim (R28).
-
-    Returns a reply, or the nonce whose verdict was that nothing happened, or None: look at the record again.
-    """
+def _reconcile(call: Call, record: Record, unknown: life.Reply) -> Generator[Step, Any, life.Reply | _Asked | None]:
+    """Ask the hook under a second claim (R28). Returns a reply or the verdict, or None: look at the record again."""
     policy = call.policy
     nonce = b"r" + call.nonce
-    if policy.reconcile is None:
-        yield DoNote("refused", unknown.code)
-        return unknown
     timeout, every = seconds(policy.reconcile_timeout), seconds(policy.reconcile_every)
     try:
         got: UnsettledAnswer = yield DoClaimUnsettled(record.id, timeout, nonce, every)
-    except StoreUnavailable:
-        yield DoNote("refused", "store-unavailable")
-        return life.refuse("store-unavailable", call.site, retry_after=5)
+    except StoreError as error:
+        if isinstance(error, StoreOutcomeUnknown):
+            yield DoLater(DoPark(record.id, nonce, life.LAPSED))
+        return (yield from _store_down(call))
     match got:
-        case Absent():
+        case Absent() | Held():
             return None
-        case Held():
-            yield DoNote("held")
-            return life.refuse("in-progress", call.site, retry_after=life.retry_after(got.record))
         case Found():
             if not got.record.unsettled:
                 return None
-            yield DoNote("refused", unknown.code)
+            yield DoNote("refused", unknown.code)  # asked too recently
             return unknown
         case Granted():
-            verdict: Verdict = yield DoAsk(record, timeout)
+            verdict: Verdict = yield DoAsk(record, timeout, nonce)
             return (yield from _apply(call, record, nonce, verdict, unknown))
         case _:
             assert_never(got)
@@ -272,24 +311,28 @@ def _reconcile(
 
 def _apply(
     call: Call, record: Record, nonce: bytes, verdict: Verdict, unknown: life.Reply
-) -> Generator[Step, Any, life.Reply | bytes | None]:
+) -> Generator[Step, Any, life.Reply | _Asked]:
     match verdict:
         case NothingHappened():
             yield DoNote("reconciled", "nothing-happened")
-            return nonce
+            return _Asked(nonce)
         case DontKnow():
-            yield from _write(DoPark(record.id, nonce, record.cause or "lapsed"))
+            yield from _write(DoPark(record.id, nonce, life.LAPSED), "")
             yield DoNote("refused", unknown.code)
             return unknown
         case Completed(response):
             kept = to_store(response, call.policy)
-            back = yield from _write(
-                DoComplete(record.id, nonce, encode(kept), seconds(call.policy.retention))
-            )
+            write = DoComplete(record.id, nonce, encode(kept), seconds(call.policy.retention))
+            back = yield from _write(write, note_of(write, late=True))
             if isinstance(back, Fenced):
-                return None  # its holder completed meanwhile, and that answer stands
-            yield DoNote("reconciled", "completed")
-            return life.Reply(to_replay(kept)) if kept.body is not None else None
+                yield DoNote("fenced", "verdict")  # R28: its holder completed meanwhile, and that answer stands
+                return _Asked()
+            if back is not None:
+                yield DoNote("reconciled", "completed")
+            if kept.body is None:
+                return _Asked()
+            yield DoNote("replayed")
+            return life.Reply(to_replay(kept))
         case _:
             assert_never(verdict)
 
@@ -301,25 +344,24 @@ def _finish(call: Call, outcome: Outcome) -> Generator[Step, Any, None]:
     match settlement:
         case life.Complete(answer):
             write: Write = DoComplete(id, nonce, encode(answer), seconds(call.policy.retention))
-            name = "completed"
         case life.Release():
-            write, name = DoRelease(id, nonce), "released"
+            write = DoRelease(id, nonce)
         case life.Park(cause):
-            write, name = DoPark(id, nonce, cause), "parked"
+            write = DoPark(id, nonce, cause)
         case life.Leave():
             return
         case _:
             assert_never(settlement)
-    back = yield from _write(write)
+    back = yield from _write(write, note_of(write, late=True))
     if back is not None:
-        yield DoNote("fenced" if isinstance(back, Fenced) else name)
+        yield DoNote("fenced" if isinstance(back, Fenced) else note_of(write))
 
 
-def _write(write: Write) -> Generator[Step, Any, WriteAnswer | None]:
+def _write(write: Write, note: str) -> Generator[Step, Any, WriteAnswer | None]:
     """Write; where the store is down, leave it to the background (R47), never release instead. None: not yet known."""
     try:
         back: WriteAnswer = yield write
-    except StoreUnavailable:
-        yield DoLater(write)
+    except StoreError:
+        yield DoLater(write, note)
         return None
     return back

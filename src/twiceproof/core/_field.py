@@ -27,7 +27,8 @@ _TO_ESCAPE: Final = re.compile(r'(["\\])')
 
 # RFC 9651 §4.2, one part per algorithm. Every repetition is possessive: what was read is never read again, so
 # time is linear whatever the input. Alternatives are ordered longest first, since none is tried twice.
-_STRING: Final = rb'"([ !#-\[\]-~]*+(?:\\["\\][ !#-\[\]-~]*+)*+)"'  # §4.2.5
+_CHARACTERS: Final = rb'[ !#-\[\]-~]*+(?:\\["\\][ !#-\[\]-~]*+)*+'  # §4.2.5, between the quotes
+_STRING: Final = b'"' + _CHARACTERS + b'"'
 _NUMBER: Final = rb"-?(?:[0-9]{1,12}\.[0-9]{1,3}|[0-9]{1,15})"  # §4.2.4
 _TOKEN: Final = rb"[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*+"  # §4.2.6
 _BYTES: Final = rb":(?!=)(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2,3})?={0,2}:"  # §4.2.7, padding optional
@@ -38,9 +39,9 @@ _UTF8: Final = (  # RFC 3629 §4, every byte of it percent-encoded in lower case
     rb"|%f0%[9ab][0-9a-f]CC|%f[123]CCC|%f4%8[0-9a-f]CC"
 ).replace(b"C", rb"%[89ab][0-9a-f]")
 _DISPLAY: Final = rb'%"(?:[ !#$&-~]|' + _UTF8 + rb')*+"'  # §4.2.10
-_ITEM: Final = b"|".join((_NUMBER, _STRING.replace(b"([ ", b"(?:[ "), _TOKEN, _BYTES, _BOOLEAN, _DATE, _DISPLAY))
+_ITEM: Final = b"|".join((_NUMBER, _STRING, _TOKEN, _BYTES, _BOOLEAN, _DATE, _DISPLAY))
 _PARAMETER: Final = rb";[ ]*+[a-z*][a-z0-9_\-.*]*+(?:=(?:" + _ITEM + rb"))?"  # §4.2.3.2
-_QUOTED: Final = re.compile(_STRING + rb"(?:" + _PARAMETER + rb")*+")
+_QUOTED: Final = re.compile(b'"(' + _CHARACTERS + b')"(?:' + _PARAMETER + b")*+")
 
 _NAMED_FORMATS: Final = {
     "uuid": r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}",

@@ -47,6 +47,8 @@ TRANSITIONS: Final[tuple[tuple[str, str, str], ...]] = (
 """Every change that a live record can undergo. The diagram in the documentation is this table."""
 
 MOST_RETRY_AFTER: Final = 30.0
+LAPSED: Final = "lapsed"
+"""The cause of an unsettled record that nobody parked. What a second claim's parking gives as cause is not kept."""
 
 
 @dataclass(slots=True)
@@ -169,7 +171,7 @@ def resolve(got: ClaimAnswer, fingerprint: bytes, request: Request, policy: Poli
                 "outcome-unknown",
                 site,
                 may_have_taken_effect=True,
-                cause=record.cause if record.state is State.PARKED else "lapsed",
+                cause=record.cause if record.state is State.PARKED else LAPSED,
             )
             return Reconcile(unknown, record)  # R28
         case _:
@@ -191,7 +193,7 @@ def settle(outcome: outcomes.Outcome, policy: Policy) -> Settlement:
         settling = _by_option(outcome.response, end, settling, policy)
     match settling:
         case Settling.COMPLETE:
-            assert isinstance(outcome, outcomes.Answered)  # noqa: S101  # the table completes nothing else
+            assert isinstance(outcome, outcomes.Answered)  # the table completes nothing else
             return Complete(to_store(outcome.response, policy))
         case Settling.RELEASE:
             return Release()
@@ -220,15 +222,15 @@ def ending(outcome: outcomes.Known, policy: Policy) -> Ending:
 
 def _ending_of_answer(outcome: outcomes.Answered, policy: Policy) -> Ending:
     status = outcome.response.status
-    if is_ours(outcome.response) or (outcome.released and status >= 400):  # noqa: PLR2004
+    if is_ours(outcome.response) or (outcome.released and status >= 400):
         return Ending.NOTHING  # R36: an inner twiceproof keeps its own record
     if status in policy.released_statuses:
         return Ending.GATE  # R37
-    if status < 400:  # noqa: PLR2004
+    if status < 400:
         return Ending.SUCCESS
     if status in TEMPORARY_STATUSES:
         return Ending.TEMPORARY
-    return Ending.CLIENT_ERROR if status < 500 else Ending.SERVER_ERROR  # noqa: PLR2004
+    return Ending.CLIENT_ERROR if status < 500 else Ending.SERVER_ERROR
 
 
 def _by_option(response: Response, end: Ending, settling: Settling, policy: Policy) -> Settling:

@@ -118,9 +118,10 @@ class Policy:
         self._check_rules()
         _set(self, "guarantee", _guarantee(self.guarantee))
         _set(self, "released_statuses", _statuses(self.released_statuses))
-        if self.retention < DAY:  # R33
+        retention = seconds(self.retention)
+        if retention < DAY:  # R33
             warnings.warn(
-                f"retention is {self.retention:g} s: a retry that comes later than that runs again; clients expect a day",
+                f"retention={retention:g}: a retry that comes later than that runs again; clients expect a day",
                 TwiceproofWarning,
                 stacklevel=3,
             )
@@ -137,6 +138,9 @@ class Policy:
         _set(self, "aliases", tuple(self.aliases))
         _set(self, "keep_headers", frozenset(name.lower() for name in self.keep_headers))
         _set(self, "drop_headers", frozenset(name.lower() for name in self.drop_headers))
+        if not self.methods:
+            msg = "methods must name at least one, such as POST; an operation that is not covered has no policy"
+            raise ConfigurationError(msg)
         for method in self.methods:
             if method != method.upper():
                 msg = f"methods are written in capitals: {method.upper()}, not {method}"
@@ -211,7 +215,7 @@ def _set(policy: Policy, name: str, value: object) -> None:
 
 
 def checked_seconds(name: str, value: object, low: float, high: float) -> float:
-    """Return an option that is a duration in seconds; raises `ConfigurationError` where it is none, or out of bounds."""
+    """Return a duration in seconds; raises `ConfigurationError` where it is none, or out of bounds."""
     amount = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(amount, bool) or not isinstance(amount, int | float) or amount != amount:  # noqa: PLR0124  # NaN
         msg = f"{name} must be a number of seconds or a timedelta, not {value!r}"
@@ -224,9 +228,9 @@ def checked_seconds(name: str, value: object, low: float, high: float) -> float:
 
 def _statuses(value: object) -> frozenset[int]:
     if isinstance(value, list | tuple | set | frozenset):
-        items = cast("Iterable[object]", value)
+        items = list(cast("Iterable[object]", value))
         statuses = [item for item in items if isinstance(item, int) and 400 <= item <= 599]
-        if len(statuses) == len(value):
+        if len(statuses) == len(items):
             return frozenset(statuses)
     msg = f"released_statuses must be a set of statuses from 400 to 599, not {value!r}"
     raise ConfigurationError(msg)

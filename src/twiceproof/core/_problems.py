@@ -126,7 +126,7 @@ def unauthorized() -> Response:
         "type": "about:blank",
         "title": "Unauthorized",
         "status": 401,
-        "detail": "The account that this request acts for is not known. Send valid credentials, then the same key again.",
+        "detail": "The account that this request acts for is not known. Send valid credentials and the same key again.",
     }
     return _document(401, [*_COMMON, (b"www-authenticate", b"Bearer")], document)
 
@@ -141,7 +141,7 @@ def is_ours(response: Response) -> bool:
     """Whether an answer comes from an inner twiceproof: one of our codes, or our marker (R36)."""
     if REPLAYED in response.headers:
         return True
-    if response.status < 400 or response.header(b"content-type") != PROBLEM_JSON or not response.body:  # noqa: PLR2004
+    if response.status < 400 or response.header(b"content-type") != PROBLEM_JSON or not response.body:
         return False
     try:
         document: object = json.loads(response.body)

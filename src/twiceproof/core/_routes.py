@@ -74,7 +74,9 @@ def _row(name: str, policy: Policy | None) -> _Row:
         msg = f"{name!r} is not covered: give its policy methods=({method!r},)"
         raise ConfigurationError(msg)
     segments = template[1:].split("/")
-    pattern = "".join("/" + _segment(name, segment, last=at == len(segments) - 1) for at, segment in enumerate(segments))
+    pattern = "".join(
+        "/" + _segment(name, segment, last=at == len(segments) - 1) for at, segment in enumerate(segments)
+    )
     rank = tuple(_rank(segment) for segment in segments)
     return _Row(method, re.compile(pattern, re.DOTALL), rank, policy)
 

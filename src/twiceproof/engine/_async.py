@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from inspect import isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, Self, Unpack, assert_never
 
 from twiceproof.core import _engine as core
 from twiceproof.core import _lifecycle as life
+from twiceproof.core._fingerprint import is_costly
 from twiceproof.core._outcome import Answered, Cancelled, DontKnow, NothingHappened, Outcome, Raised, Verdict
 from twiceproof.engine._attempt import Attempt, Run
 from twiceproof.engine._front import Front
-from twiceproof.engine._keeper import Keeper
+from twiceproof.engine._handled import checked_answer, marked
 from twiceproof.engine._options import EngineOptions, logger, store_timeout
 from twiceproof.engine._store_failure import store_failure
 from twiceproof.engine._verdict import checked_verdict
-from twiceproof.errors import NotExecuted, StoreUnavailable
+from twiceproof.errors import NotExecuted, TwiceproofError
 from twiceproof.stores import AsyncStore, open_async_store
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from twiceproof.core._policy import Policy
     from twiceproof.core._record import Record
 
-LARGE_BODY = 64 * 1024
-"""Bodies beyond this many bytes are fingerprinted off the event loop."""
-
 
 class AsyncEngine(Front[AsyncStore]):
     """Makes operations safe to retry, from asynchronous code.
@@ -37,29 +34,34 @@ class AsyncEngine(Front[AsyncStore]):
     opens itself at the first request of a process and an event loop; `close` drains it (R41).
     """
 
+    asynchronous = True
+
     def __init__(self, store: str | AsyncStore, **options: Unpack[EngineOptions]) -> None:
         if isinstance(store, str):
             store = open_async_store(store, timeout=store_timeout(options))
-        super().__init__(store, **options)
-        self._keeper = Keeper(self.store.renewer, self.settings)
-        self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        super().__init__(store, **options)
 
     async def open(self) -> None:
-        """Open the store in this process and on this loop; later calls change nothing."""
-        if self._keeper.pid != os.getpid() or self._keeper.closed:
-            self._keeper = Keeper(self.store.renewer, self.settings)
+        """Open the store on this loop; later calls change nothing."""
+        self._ready_keeper()
         await self.store.open()
-        self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
         """Finish what runs for up to ``drain`` seconds, then let go of thread and store (R41)."""
         self._loop = None
-        if self._keeper.pid == os.getpid():
-            if not self._keeper.idle:
-                await asyncio.to_thread(self._keeper.drain, self.settings.drain)
-            await asyncio.to_thread(self._keeper.close)
+        if not self._keeper.idle:
+            await asyncio.to_thread(self._keeper.drain, self.settings.drain)
+        await asyncio.to_thread(self._keeper.close)
         await self.store.close()
+
+    def forget_opening(self) -> None:
+        self._loop = None
+
+    def at_exit(self) -> None:
+        self._keeper.drain(self.settings.drain, runs=False)  # no loop is left on which one could end
+        self._keeper.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -88,21 +90,19 @@ class AsyncEngine(Front[AsyncStore]):
             if not isinstance(admitted, life.Keyed):
                 return admitted
             key = admitted.key
-        if self._loop is not asyncio.get_running_loop() or self._pid != os.getpid():
+        if len(request.body) > policy.max_request_bytes:
+            return self.refuse("request-too-large")  # R11
+        if self._loop is not asyncio.get_running_loop():
             try:
                 await self.open()
-            except StoreUnavailable:
-                logger.exception("the store could not be opened")
-        if len(request.body) > LARGE_BODY:
+            except TwiceproofError:
+                logger.exception("the store could not be opened")  # the claim will say so (R48, R17)
+        if is_costly(request):
             call = await asyncio.to_thread(self._call, request, key, principal, policy)
         else:
             call = self._call(request, key, principal, policy)
         run = Run(attempt or Attempt(key), call, core.steps(call))
-        try:
-            answer = await self._drive(run, None, left)
-        except asyncio.CancelledError:
-            self._keeper.later(core.DoRelease(call.new.id, call.nonce), call.new, withdrawal=True)  # R40
-            raise
+        answer = await self._drive(run, None, left)
         return answer if answer is not None else run
 
     async def finish(self, run: Run, outcome: Outcome) -> None:
@@ -129,10 +129,10 @@ class AsyncEngine(Front[AsyncStore]):
         if isinstance(begun, life.Reply):
             return begun.response
         if isinstance(begun, life.Bypass):
-            return await handler(request, attempt)
+            return marked(await handler(request, attempt), begun)
         outcome: Outcome = Raised()
         try:
-            response = await handler(request, attempt)
+            response = checked_answer(await handler(request, attempt))
             outcome = Answered(response, attempt.released)
         except NotExecuted:
             outcome = NothingHappened()
@@ -144,7 +144,7 @@ class AsyncEngine(Front[AsyncStore]):
             await self.finish(begun, outcome)
         return response
 
-    async def _drive(
+    async def _drive(  # noqa: C901, PLR0912, PLR0915  # one case per step, and no call between step and store
         self, run: Run, value: object, left: asyncio.Event | None
     ) -> life.Reply | life.Bypass | None:
         """Send ``value`` into the steps and do what they ask, until they end or the handler may run.
@@ -167,14 +167,17 @@ class AsyncEngine(Front[AsyncStore]):
                         case core.DoComplete():
                             back = await store.complete(step.id, step.nonce, step.answer, step.retention)
                         case core.DoNote():
-                            back = self.settings.emit(step.name, step.code, new)
+                            self.settings.emit(step.name, step.code, new)
+                            back = None
                         case core.DoRelease():
                             back = await store.release(step.id, step.nonce)
                         case core.DoPark():
+                            run.parked = step if run.finished else None
                             back = await store.park(step.id, step.nonce, step.cause)
                         case core.DoLater():
-                            run.pending = not step.withdrawal
-                            back = self._keeper.later(step.write, new, withdrawal=step.withdrawal)
+                            run.pending = run.finished
+                            self._keeper.later(step, new)
+                            back = None
                         case core.DoPause():
                             back = await _pause(step.seconds, left)
                         case core.DoAsk():
@@ -184,11 +187,12 @@ class AsyncEngine(Front[AsyncStore]):
                         case _:
                             assert_never(step)
                 except asyncio.CancelledError:
-                    if isinstance(step, core.DoComplete | core.DoRelease | core.DoPark):
-                        run.pending = True
-                        self._keeper.later(step, new)  # R40, R47: it may be on its way, and is safe to repeat
+                    late = core.cleanup(step)  # R40
+                    if late is not None:
+                        run.pending = run.finished
+                        self._keeper.later(late, new)
                     raise
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  # whatever a store raises
                     step = steps.throw(store_failure(step, error))
                 else:
                     step = steps.send(back)
@@ -211,7 +215,7 @@ async def _pause(seconds: float, left: asyncio.Event | None) -> bool:
     return True
 
 
-async def _ask(call: core.Call, record: Record, timeout: float) -> Verdict:  # noqa: ASYNC109  # the rule's own word
+async def _ask(call: core.Call, record: Record, timeout: float) -> Verdict:  # the rule's own word
     """Ask the reconcile hook; whatever it does but give a verdict counts as *don't know* (R28)."""
     hook = call.policy.reconcile
     if hook is None:
@@ -224,8 +228,7 @@ async def _ask(call: core.Call, record: Record, timeout: float) -> Verdict:  # n
                 verdict = await asyncio.to_thread(hook, record, call.request)
                 if isawaitable(verdict):
                     verdict = await verdict
-    except Exception:
+    except Exception:  # noqa: BLE001  # whatever a hook raises
         logger.exception("the reconcile hook failed; the outcome stays unknown")
         return DontKnow()
     return checked_verdict(verdict)
-

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from twiceproof.core._engine import Call, Steps
+    from twiceproof.core._engine import Call, DoPark, Steps
     from twiceproof.core._record import Granted
 
 
@@ -49,3 +49,6 @@ class Run:
     started_at: float = 0.0
     finished: bool = False
     pending: bool = False
+    """The background settles it, and renewal goes on meanwhile (R47)."""
+    parked: DoPark | None = None
+    """How it was parked, or is being parked."""

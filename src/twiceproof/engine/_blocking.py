@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import time
-import weakref
 from typing import TYPE_CHECKING, Self, Unpack, assert_never
 
 from twiceproof.core import _engine as core
@@ -13,11 +10,12 @@ from twiceproof.core import _lifecycle as life
 from twiceproof.core._outcome import Answered, DontKnow, NothingHappened, Outcome, Raised, Verdict
 from twiceproof.engine._attempt import Attempt, Run
 from twiceproof.engine._front import Front
-from twiceproof.engine._keeper import Keeper, perform_write
+from twiceproof.engine._handled import checked_answer, marked
+from twiceproof.engine._keeper import perform_write
 from twiceproof.engine._options import EngineOptions, check_policy, logger, store_timeout
 from twiceproof.engine._store_failure import store_failure
 from twiceproof.engine._verdict import checked_verdict
-from twiceproof.errors import NotExecuted, StoreUnavailable
+from twiceproof.errors import NotExecuted, TwiceproofError
 from twiceproof.stores import Store, open_store
 
 if TYPE_CHECKING:
@@ -35,28 +33,33 @@ class Engine(Front[Store]):
     itself at the first request of a process; `close` drains it, and so does the end of the interpreter (R41).
     """
 
+    asynchronous = False
+
     def __init__(self, store: str | Store, **options: Unpack[EngineOptions]) -> None:
         if isinstance(store, str):
             store = open_store(store, timeout=store_timeout(options))
+        self._opened = False
         super().__init__(store, **options)
-        self._keeper = Keeper(self.store.renewer, self.settings)
-        self._pid = 0
-        _close_at_exit(self)
 
     def open(self) -> None:
-        """Open the store in this process; later calls change nothing."""
-        if self._keeper.pid != os.getpid() or self._keeper.closed:
-            self._keeper = Keeper(self.store.renewer, self.settings)
+        """Open the store; later calls change nothing."""
+        self._ready_keeper()
         self.store.open()
-        self._pid = os.getpid()
+        self._opened = True
 
     def close(self) -> None:
         """Finish what runs for up to ``drain`` seconds, then let go of thread and store (R41)."""
-        if self._pid == os.getpid():
-            self._keeper.drain(self.settings.drain)
-            self._keeper.close()
-            self.store.close()
-        self._pid = 0
+        self._opened = False
+        self._keeper.drain(self.settings.drain)
+        self._keeper.close()
+        self.store.close()
+
+    def forget_opening(self) -> None:
+        self._opened = False
+
+    def at_exit(self) -> None:
+        if self._opened:
+            self.close()
 
     def __enter__(self) -> Self:
         self.open()
@@ -80,18 +83,18 @@ class Engine(Front[Store]):
             if not isinstance(admitted, life.Keyed):
                 return admitted
             key = admitted.key
-        if self._pid != os.getpid():
+        if policy.reconcile is not None:
+            check_policy(policy, asynchronous=False)
+        if len(request.body) > policy.max_request_bytes:
+            return self.refuse("request-too-large")  # R11
+        if not self._opened:
             try:
                 self.open()
-            except StoreUnavailable:
-                logger.exception("the store could not be opened")
+            except TwiceproofError:
+                logger.exception("the store could not be opened")  # the claim will say so (R48, R17)
         call = self._call(request, key, principal, policy)
         run = Run(attempt or Attempt(key), call, core.steps(call))
-        try:
-            answer = self._drive(run, None)
-        except BaseException:  # an interrupt between claim and handler (R40)
-            self._keeper.later(core.DoRelease(call.new.id, call.nonce), call.new, withdrawal=True)
-            raise
+        answer = self._drive(run, None)
         return answer if answer is not None else run
 
     def finish(self, run: Run, outcome: Outcome) -> None:
@@ -110,10 +113,10 @@ class Engine(Front[Store]):
         if isinstance(begun, life.Reply):
             return begun.response
         if isinstance(begun, life.Bypass):
-            return handler(request, attempt)
+            return marked(handler(request, attempt), begun)
         outcome: Outcome = Raised()
         try:
-            response = handler(request, attempt)
+            response = checked_answer(handler(request, attempt))
             outcome = Answered(response, attempt.released)
         except NotExecuted:
             outcome = NothingHappened()
@@ -122,7 +125,9 @@ class Engine(Front[Store]):
             self.finish(begun, outcome)
         return response
 
-    def _drive(self, run: Run, value: object) -> life.Reply | life.Bypass | None:
+    def _drive(  # noqa: C901, PLR0912, PLR0915  # one case per step, and no call between step and store
+        self, run: Run, value: object
+    ) -> life.Reply | life.Bypass | None:
         """Send ``value`` into the steps and do what they ask: see `AsyncEngine`."""
         steps, new, store = run.steps, run.call.new, self.store
         back: object
@@ -137,23 +142,35 @@ class Engine(Front[Store]):
                             run.attempt.granted(run.call.key, step.granted)
                             self._keeper.watch(run)
                             return None
-                        case core.DoComplete() | core.DoRelease() | core.DoPark():
+                        case core.DoComplete() | core.DoRelease():
+                            back = perform_write(store, step)
+                        case core.DoPark():
+                            run.parked = step if run.finished else None
                             back = perform_write(store, step)
                         case core.DoNote():
-                            back = self.settings.emit(step.name, step.code, new)
+                            self.settings.emit(step.name, step.code, new)
+                            back = None
                         case core.DoLater():
-                            run.pending = not step.withdrawal
-                            back = self._keeper.later(step.write, new, withdrawal=step.withdrawal)
+                            run.pending = run.finished
+                            self._keeper.later(step, new)
+                            back = None
                         case core.DoPause():
-                            back = time.sleep(step.seconds)  # nobody can tell that a blocking client left
+                            time.sleep(step.seconds)
+                            back = False  # nobody can tell that a blocking client left
                         case core.DoAsk():
                             back = _ask(run.call, step.record)
                         case core.DoClaimUnsettled():
                             back = store.claim_unsettled(step.id, step.lease, step.nonce, step.every)
                         case _:
                             assert_never(step)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  # whatever a store raises
                     step = steps.throw(store_failure(step, error))
+                except BaseException:  # an interrupt (R40)
+                    late = core.cleanup(step)
+                    if late is not None:
+                        run.pending = run.finished
+                        self._keeper.later(late, new)
+                    raise
                 else:
                     step = steps.send(back)
         except StopIteration as end:
@@ -171,20 +188,7 @@ def _ask(call: core.Call, record: Record) -> Verdict:
         return DontKnow()
     try:
         verdict = hook(record, call.request)
-    except Exception:
+    except Exception:  # noqa: BLE001  # whatever a hook raises
         logger.exception("the reconcile hook failed; the outcome stays unknown")
         return DontKnow()
     return checked_verdict(verdict)
-
-
-def _close_at_exit(engine: Engine) -> None:
-    """Close at the end of the interpreter, unless the engine is gone by then."""
-    alive = weakref.ref(engine)
-
-    def close() -> None:
-        found = alive()
-        if found is not None:
-            found.close()
-
-    atexit.register(close)
-    weakref.finalize(engine, atexit.unregister, close)

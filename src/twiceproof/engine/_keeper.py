@@ -7,18 +7,16 @@ process; every moment that decides something is the store's.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from twiceproof.core._engine import DoComplete, DoPark, DoRelease, Write
+from twiceproof.core._engine import DoComplete, DoLater, DoPark, DoRelease, Write
 from twiceproof.core._policy import seconds
-from twiceproof.core._record import ClaimRef, Done, WriteAnswer
+from twiceproof.core._record import ClaimRef, Fenced, WriteAnswer
 from twiceproof.engine._options import PURGE_ROWS, Settings, logger
-from twiceproof.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,22 +25,27 @@ if TYPE_CHECKING:
     from twiceproof.engine._attempt import Run
     from twiceproof.stores import Store
 
-LONGEST_TICK = 5.0
-FIRST_RETRY = 0.05
-LONGEST_RETRY = 5.0
-RENEWED_AT_ONCE = 500
+FIRST_RETRY: Final = 0.05
+LONGEST_RETRY: Final = 5.0
+RENEWED_AT_ONCE: Final = 500
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A write to repeat until ``until`` (R47, R48). A ``withdrawal`` is nobody's news."""
+    """A write to repeat (R47, R48), until it took place or ``until``. ``note`` as in `DoLater`."""
 
     write: Write
+    note: str
     new: NewRecord
-    withdrawal: bool
+    since: float
     until: float
     due: float
     delay: float = FIRST_RETRY
+
+    def put_off(self, now: float) -> None:
+        """Try again later, and later each time."""
+        self.delay = min(self.delay * 2, LONGEST_RETRY)
+        self.due = now + self.delay
 
 
 class Keeper:
@@ -52,8 +55,8 @@ class Keeper:
         self._renewer = renewer
         self._settings = settings
         self._runs: dict[bytes, Run] = {}
+        self._due: dict[float, float] = {}  # lease length -> when its claims are renewed next
         self._pending: OrderedDict[bytes, Pending] = OrderedDict()
-        self._tick = LONGEST_TICK
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._quiet = threading.Condition(self._lock)
@@ -61,16 +64,15 @@ class Keeper:
         self._stopping = False
         self._purge_due = time.monotonic() + settings.purge_every
         self._store: Store | None = None
-        self.pid = os.getpid()
         self.closed = False
 
     def watch(self, run: Run) -> None:
         """Renew a run's claim until `unwatch` or its ``max_runtime`` (R31)."""
         run.started_at = run.renewed_at = time.monotonic()
         self._runs[run.call.nonce] = run
-        tick = seconds(run.call.policy.lease) / 6
-        if tick < self._tick:
-            self._tick = tick
+        lease = seconds(run.call.policy.lease)
+        if lease not in self._due:
+            self._due[lease] = run.started_at + lease / 3
             self._wake.set()
         if self._thread is None:
             self._start()
@@ -82,17 +84,16 @@ class Keeper:
             with self._quiet:
                 self._quiet.notify_all()
 
-    def later(self, write: Write, new: NewRecord, *, withdrawal: bool = False) -> None:
+    def later(self, job: DoLater, new: NewRecord) -> None:
         """Repeat a write in the background; beyond ``complete_backlog`` the oldest are left to lapse (R47)."""
         if self.closed:
-            logger.error("the engine is closed; the record of a late answer is left to lapse")
+            logger.error("the engine is closed; a record that could not be settled is left to lapse")
             return
         now = time.monotonic()
+        until = now + self._settings.complete_retry
+        dropped: list[Pending] = []
         with self._lock:
-            self._pending[write.nonce] = Pending(
-                write, new, withdrawal, now + self._settings.complete_retry, now + FIRST_RETRY
-            )
-            dropped = []
+            self._pending[job.write.nonce] = Pending(job.write, job.note, new, now, until, now + FIRST_RETRY)
             while len(self._pending) > self._settings.complete_backlog:
                 dropped.append(self._pending.popitem(last=False)[1])
         for old in dropped:
@@ -105,12 +106,12 @@ class Keeper:
         """Whether nothing runs and nothing is pending."""
         return not (self._runs or self._pending)
 
-    def drain(self, timeout: float) -> bool:
-        """Wait until nothing runs and nothing is pending, at most ``timeout`` seconds; say whether that is so (R41)."""
+    def drain(self, timeout: float, *, runs: bool = True) -> bool:
+        """Wait at most ``timeout`` seconds until nothing is pending and nothing runs; say whether that is so (R41)."""
         with self._quiet:
             self._stopping = True
             self._wake.set()
-            return self._quiet.wait_for(lambda: not (self._runs or self._pending), timeout)
+            return self._quiet.wait_for(lambda: not self._pending and not (runs and self._runs), timeout)
 
     def close(self) -> None:
         """End the thread; what it still held is left to lapse."""
@@ -131,36 +132,40 @@ class Keeper:
         with self._lock:
             if self._thread is not None or self.closed:
                 return
-            self._thread = threading.Thread(target=self._work, name="twiceproof-keeper", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="twiceproof-keeper", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads, or the interpreter ends: the next call tries again
+                logger.exception("no thread could be started: claims are not renewed")
+                return
+            self._thread = thread
 
     def _work(self) -> None:
-        me = threading.current_thread()
         try:
-            while self._thread is me:
+            while True:
                 self._wake.wait(self._pause())
                 self._wake.clear()
-                if self._thread is not me:
+                if self.closed:
                     break
                 try:
                     self._renew()
                     self._repeat()
                     self._purge()
-                except Exception:
+                except Exception:  # noqa: BLE001  # the claims of a whole process depend on this thread
                     logger.exception("the engine's thread met an error and goes on")
         finally:
             if self._store is not None:
-                with contextlib.suppress(StoreError):
+                with contextlib.suppress(Exception):
                     self._store.close()
                 self._store = None
 
-    def _pause(self) -> float:
-        now = time.monotonic()
+    def _pause(self) -> float | None:
         with self._lock:
             dues = [pending.due for pending in self._pending.values()]
+        dues += list(self._due.values())
         if self._settings.purge_every:
             dues.append(self._purge_due)
-        return max(0.0, min([self._tick, *(due - now for due in dues)]))
+        return max(0.0, min(dues) - time.monotonic()) if dues else None
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -170,21 +175,27 @@ class Keeper:
         return self._store
 
     def _renew(self) -> None:
-        """Renew every claim that is due, one statement per lease length (R31)."""
+        """Renew the claims whose third of a lease is over, one statement per lease length (R31)."""
         now = time.monotonic()
-        due: dict[float, list[Run]] = {}
-        for run in list(self._runs.values()):
-            lease = seconds(run.call.policy.lease)
-            if now - run.started_at > seconds(run.call.policy.max_runtime) and run.call.nonce not in self._pending:
-                self._runs.pop(run.call.nonce, None)
-                run.attempt.lease_lost = True
-            elif now - run.renewed_at >= lease / 6:
-                due.setdefault(lease, []).append(run)
-        for lease, runs in due.items():
+        for lease, due in list(self._due.items()):
+            if due > now:
+                continue
+            runs: list[Run] = []
+            for run in list(self._runs.values()):
+                policy = run.call.policy
+                if policy.lease != lease:
+                    continue
+                if now - run.started_at > seconds(policy.max_runtime) and run.call.nonce not in self._pending:
+                    run.attempt.lease_lost = True
+                    self._dismiss(run.call.nonce)
+                else:
+                    runs.append(run)
+            self._due[lease] = now + lease / 3
             for at in range(0, len(runs), RENEWED_AT_ONCE):
-                self._renew_some(runs[at : at + RENEWED_AT_ONCE], lease)
+                if not self._renew_some(runs[at : at + RENEWED_AT_ONCE], lease):
+                    self._due[lease] = now + lease / 6
 
-    def _renew_some(self, runs: list[Run], lease: float) -> None:
+    def _renew_some(self, runs: list[Run], lease: float) -> bool:
         sent = time.monotonic()
         try:
             fenced = self._opened().renew([ClaimRef(run.call.new.id, run.call.nonce) for run in runs], lease)
@@ -194,48 +205,61 @@ class Keeper:
             for run in runs:
                 if now - run.renewed_at >= lease * 2 / 3:  # R31: without success for a third of the lease
                     run.attempt.lease_lost = True
-            return
+            return False
         lost = {ref.nonce for ref in fenced}
         for run in runs:
             if run.call.nonce not in lost:
                 run.renewed_at = sent
-            elif self._runs.pop(run.call.nonce, None) is not None and not run.finished:
+                if run.parked is not None:  # the renewal may have come after the parking, and have undone it
+                    self.later(DoLater(run.parked), run.call.new)
+            elif self._dismiss(run.call.nonce) and not run.finished:
                 run.attempt.lease_lost = True
                 self._settings.emit("fenced", "renew", run.call.new)
+        return True
 
     def _repeat(self) -> None:
         """Try the writes that are due; several in a row as long as the store answers (R47)."""
         with self._lock:
             waiting = list(self._pending.values())
         for pending in waiting:
-            now = time.monotonic()
-            if pending.due > now or self._pending.get(pending.write.nonce) is not pending:
+            if pending.due > time.monotonic() or self._pending.get(pending.write.nonce) is not pending:
                 continue
             try:
                 back = perform_write(self._opened(), pending.write)
             except Exception as error:  # noqa: BLE001  # whatever a store raises, the answer is not given up
-                pending.delay = min(pending.delay * 2, LONGEST_RETRY)
-                pending.due = time.monotonic() + pending.delay
                 logger.warning("a write of a settled claim is repeated: %s", type(error).__name__)
-                if time.monotonic() >= pending.until:
-                    self._forget(pending)
-                    self._give_up(pending)
-                    continue
-                break
+                now = time.monotonic()
+                pending.put_off(now)
+                if now < pending.until:
+                    break
+                self._forget(pending)
+                self._give_up(pending)
+                continue
+            now = time.monotonic()
+            fenced = isinstance(back, Fenced)
+            if fenced and not pending.note and now < pending.since + self._settings.store_timeout:
+                pending.put_off(now)  # R48: the claim to take back may still be on its way
+                continue
             self._forget(pending)
-            if not pending.withdrawal:
-                self._settings.emit("complete_retried" if isinstance(back, Done) else "fenced", "", pending.new)
+            if pending.note:
+                self._settings.emit("fenced" if fenced else pending.note, "", pending.new)
 
     def _forget(self, pending: Pending) -> None:
         with self._quiet:
             if self._pending.get(pending.write.nonce) is pending:
                 del self._pending[pending.write.nonce]
-            self._runs.pop(pending.write.nonce, None)
+        self._dismiss(pending.write.nonce)
+
+    def _dismiss(self, nonce: bytes) -> bool:
+        """Renew a run no longer; say whether it was still renewed."""
+        run = self._runs.pop(nonce, None)
+        with self._quiet:
             self._quiet.notify_all()
+        return run is not None
 
     def _give_up(self, pending: Pending) -> None:
-        self._runs.pop(pending.write.nonce, None)
-        if not pending.withdrawal:
+        self._dismiss(pending.write.nonce)
+        if pending.note:
             logger.error("an answer could not be stored; its record is left to lapse")
             self._settings.emit("complete_retried", "given-up", pending.new)
 

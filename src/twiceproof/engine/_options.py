@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
-from twiceproof.core._policy import unknown_option
+from twiceproof.core._policy import checked_seconds, unknown_option
 from twiceproof.core._scope import Site
 from twiceproof.errors import ConfigurationError
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("twiceproof.engine")
 PURGE_ROWS: Final = 1000
+_URL: Final = re.compile(r"https?://[!$-;=?-Z_a-z~]+")  # what may stand in a URL, without "#", and in a Link field
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class EngineOptions(TypedDict, total=False):
     accept_volatile: bool
     """Accept a store that may forget (CONTRACT 5)."""
     store_timeout: Seconds
-    """How long one verb of the store may take, 2 s (R48)."""
+    """How long one verb may take of a store that is opened from a URL, 2 s; another has its own (R48)."""
     complete_retry: Seconds
     """How long a refused write is repeated in the background, 10 min (R47)."""
     complete_backlog: int
@@ -58,11 +58,12 @@ class EngineOptions(TypedDict, total=False):
     """Is told every event; must be quick, and safe to call from any thread."""
 
 
-_DURATIONS: Final[dict[str, tuple[float, float]]] = {
-    "store_timeout": (2.0, 0.01),
-    "complete_retry": (600.0, 0.0),
-    "drain": (10.0, 0.0),
-    "purge_every": (60.0, 0.0),
+DAY: Final = 86_400.0
+_DURATIONS: Final[dict[str, tuple[float, float, float]]] = {  # default, least, most
+    "store_timeout": (2.0, 0.01, 3600.0),
+    "complete_retry": (600.0, 0.0, 30 * DAY),
+    "drain": (10.0, 0.0, DAY),
+    "purge_every": (60.0, 0.0, 30 * DAY),
 }
 
 
@@ -94,12 +95,17 @@ def store_timeout(options: EngineOptions) -> float:
     return _duration("store_timeout", options.get("store_timeout"))
 
 
-def make_settings(store: Store | AsyncStore, **options: Unpack[EngineOptions]) -> Settings:
+def make_settings(store: Store | AsyncStore, **given: Unpack[EngineOptions]) -> Settings:
     """Check the options of an engine; raises `ConfigurationError` with one sentence."""
+    options: Mapping[str, object] = given  # whatever the types say
     for name in options:
         if name not in EngineOptions.__annotations__:
             raise ConfigurationError(unknown_option(name, EngineOptions.__annotations__))
-    if not store.capabilities.durable and not options.get("accept_volatile"):
+    accepted: object = options.get("accept_volatile", False)
+    if not isinstance(accepted, bool):
+        msg = f"accept_volatile must be True or False, not {accepted!r}"
+        raise ConfigurationError(msg)
+    if not store.capabilities.durable and not accepted:
         msg = (
             "this store forgets its records when the process ends, and a retry would then run again; use a durable "
             "one such as sqlite:///keys.db, or say accept_volatile=True"
@@ -110,10 +116,14 @@ def make_settings(store: Store | AsyncStore, **options: Unpack[EngineOptions]) -
         msg = f"complete_backlog must be a whole number of 1 or more, not {backlog!r}"
         raise ConfigurationError(msg)
     on_event = options.get("on_event")
-    if on_event is not None and not callable(on_event):
-        msg = f"on_event must be a callable that takes an Event, not {on_event!r}"
+    if on_event is not None and (not callable(on_event) or iscoroutinefunction(on_event)):
+        msg = f"on_event must be a plain function that takes an Event, not {on_event!r}"
         raise ConfigurationError(msg)
-    site = Site(_namespace(store, options.get("namespace")), _secret(options.get("secret")), options.get("docs_url"))
+    site = Site(
+        _namespace(store, options.get("namespace")),
+        _secret(options.get("secret")),
+        _docs_url(options.get("docs_url")),
+    )
     durations = {name: _duration(name, options.get(name)) for name in _DURATIONS}
     return Settings(site=site, complete_backlog=backlog, on_event=on_event, **durations)
 
@@ -121,14 +131,14 @@ def make_settings(store: Store | AsyncStore, **options: Unpack[EngineOptions]) -
 def _namespace(store: Store | AsyncStore, namespace: object) -> str:
     if namespace is None and not store.capabilities.shared:
         return "default"
-    if not isinstance(namespace, str) or not namespace:
+    if not isinstance(namespace, str) or not namespace or not namespace.isprintable():
         msg = f"give namespace= a name that separates this application's keys from others (R14), not {namespace!r}"
         raise ConfigurationError(msg)
     return namespace
 
 
-def _secret(secret: bytes | str | None) -> bytes | None:
-    value = secret.encode() if isinstance(secret, str) else secret
+def _secret(secret: object) -> bytes | None:
+    value = secret.encode("utf-8", "surrogatepass") if isinstance(secret, str) else secret
     if value is not None and (not isinstance(value, bytes) or not value):
         msg = "secret must be a text or bytes that is not empty; leave it out to key the digests with the namespace"
         raise ConfigurationError(msg)
@@ -136,12 +146,27 @@ def _secret(secret: bytes | str | None) -> bytes | None:
 
 
 def _duration(name: str, value: object) -> float:
-    default, low = _DURATIONS[name]
-    amount = default if value is None else value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(amount, bool) or not isinstance(amount, int | float) or not math.isfinite(amount) or amount < low:
-        msg = f"{name} must be a number of seconds of at least {low:g}, or a timedelta, not {value!r}"
+    default, low, high = _DURATIONS[name]
+    return checked_seconds(name, default if value is None else value, low, high)
+
+
+def _docs_url(url: object) -> str | None:
+    if url is None or (isinstance(url, str) and _URL.fullmatch(url)):
+        return url
+    msg = f"docs_url must be an address such as https://example.com/problems, without a fragment, not {url!r}"
+    raise ConfigurationError(msg)
+
+
+def check_store(store: object, *, asynchronous: bool) -> None:
+    """Refuse what is no store, and a store of the other colour."""
+    claim: object = getattr(store, "claim", None)
+    if not callable(claim) or not hasattr(store, "capabilities"):
+        msg = f"store must be a URL such as sqlite:///keys.db, or a store, not {store!r}"
         raise ConfigurationError(msg)
-    return float(amount)
+    if iscoroutinefunction(claim) is not asynchronous:
+        mine, other = ("an AsyncStore", "the blocking") if asynchronous else ("a blocking Store", "the asynchronous")
+        msg = f"this engine needs {mine}, and {type(store).__name__} is of {other} colour; give it the other, or a URL"
+        raise ConfigurationError(msg)
 
 
 def check_policy(policy: Policy, *, asynchronous: bool) -> None:

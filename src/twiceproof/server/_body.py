@@ -34,31 +34,50 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | B
     framing = framing_of(headers)
     if framing.length is not None and framing.length > limit:
         return BadBody("request-too-large")  # R11
-    first = b""
-    rest: BytesIO | None = None
-    size = 0
+    copy = BodyCopy(limit)
     while True:
         message = await receive()
         if message["type"] != "http.request":
             return Gone(message)
-        chunk: bytes = message.get("body", b"")
-        if chunk:
-            if size + len(chunk) > limit:
-                return BadBody("request-too-large")  # R11
-            if not size:
-                first = bytes(chunk)
-            else:
-                if rest is None:
-                    rest = BytesIO()  # it grows in place and hands its buffer out: one copy, not two (R11)
-                    rest.write(first)
-                    first = b""
-                rest.write(chunk)
-            size += len(chunk)
+        copy.add(message.get("body", b""))
+        if copy.size > limit:
+            return BadBody("request-too-large")  # R11
         if not message.get("more_body", False):
             break
-    if not framing.fits(size):
+    if not framing.fits(copy.size):
         return BadBody("body-incomplete")  # R52
-    return first if rest is None else rest.getvalue()
+    return copy.value()
+
+
+class BodyCopy:
+    """A body as it arrives, copied at most once however many parts it has (R11); beyond ``limit`` only its size."""
+
+    __slots__ = ("_first", "_limit", "_rest", "size")
+
+    def __init__(self, limit: int) -> None:
+        self._first = b""
+        self._limit = limit
+        self._rest: BytesIO | None = None
+        self.size = 0
+
+    def add(self, part: bytes) -> None:
+        """Take in the next part."""
+        before = self.size
+        self.size += len(part)
+        if self.size > self._limit:
+            self._first, self._rest = b"", None
+        elif not before:
+            self._first = bytes(part)
+        elif part:
+            if self._rest is None:
+                self._rest = BytesIO()  # it grows in place and hands its buffer out: one copy, not two
+                self._rest.write(self._first)
+                self._first = b""
+            self._rest.write(part)
+
+    def value(self) -> bytes:
+        """Return what has arrived."""
+        return self._first if self._rest is None else self._rest.getvalue()
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from twiceproof.core._messages import Request
 from twiceproof.core._outcome import Abandoned, Outcome
 from twiceproof.core._problems import unauthorized
 from twiceproof.engine import Attempt, Run
+from twiceproof.errors import ConfigurationError
 from twiceproof.server._body import BodyCopy, framing_of
 from twiceproof.server._exchange import START, App, Exchange, Message, Receive, Scope, Send, send_response
 from twiceproof.server.asgi import make_request
@@ -52,7 +53,6 @@ class Visit(Exchange):
 
     __slots__ = (
         "_copied",
-        "_copy_of",
         "_decided",
         "_entered",
         "_head_of_stream",
@@ -151,8 +151,13 @@ class Visit(Exchange):
         """
         framing = framing_of(self._scope["headers"])
         limit = policy.max_request_bytes
-        copy = self._copied or BodyCopy()
-        rest = BodyCopy() if copy.size else copy
+        if self._tee is False:
+            raise ConfigurationError(
+                "the body of this request was read before its endpoint could be recognised; the application that it "
+                "belongs to is mounted behind something that hides it: call install on that application too"
+            )
+        copy = self._copied or BodyCopy(limit)
+        rest = BodyCopy(limit) if copy.size else copy
         size = copy.size
         if framing.length is not None and framing.length > limit:
             size = framing.length
@@ -166,8 +171,7 @@ class Visit(Exchange):
             chunk: bytes = message.get("body", b"")
             self._whole = not message.get("more_body", False)
             size += len(chunk)
-            if size <= limit:
-                rest.add(chunk)
+            rest.add(chunk)
         if size > limit:
             self.reply = self._engine.refuse("request-too-large")  # R11
         elif not self._whole or not framing.fits(size):

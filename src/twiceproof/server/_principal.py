@@ -27,7 +27,7 @@ def check_principal(principal: Callable[..., Any] | None) -> Callable[..., Any]:
             "by_authorization tells accounts apart by their Authorization value: a refreshed token is another account, "
             "and a retry under it runs again; with tokens that change, give principal= a callable",
             TwiceproofWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return principal
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Unpack
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from twiceproof.core._lifecycle import Bypass, Reply
 from twiceproof.core._messages import Request
 from twiceproof.core._path import canonical_path, encode_path
-from twiceproof.core._policy import Policy
+from twiceproof.core._policy import Policy, unknown_option
 from twiceproof.core._problems import unauthorized
 from twiceproof.core._routes import Policies, Routes
 from twiceproof.core._scope import anonymous, by_authorization
@@ -56,6 +56,7 @@ class IdempotencyMiddleware:
         self.app = app
         self.principal = check_principal(principal)
         self.routes = Routes(policy)
+        _check_names(options)
         self.engine = AsyncEngine(store, **options)
         _warn_about_order(app)
 
@@ -152,7 +153,7 @@ def raw_path(scope: Scope) -> bytes:
 @cache
 def _tell_no_raw_path() -> None:
     logger.warning(
-        "this server tells paths only decoded: /a%%2Fb and /a/b are one operation to it, and one key there is one key"
+        "this server tells paths only decoded: /a%2Fb and /a/b are one operation to it, and one key there is one key"
     )
 
 
@@ -166,6 +167,15 @@ def own_path(scope: Scope) -> bytes:
         if spelled.startswith(root):
             return spelled[len(root) - 1 :]
     return path
+
+
+def _check_names(options: Iterable[str]) -> None:
+    """Refuse an option that does not exist, or that is the policy's."""
+    for name in options:
+        if name in Policy.__dataclass_fields__:
+            raise ConfigurationError(f"{name} is an option of Policy; write policy=Policy({name}=...)")
+        if name not in EngineOptions.__annotations__:
+            raise ConfigurationError(unknown_option(name, [*EngineOptions.__annotations__, "policy", "principal"]))
 
 
 def _warn_about_order(app: object) -> None:

@@ -1,27 +1,31 @@
-"""The opaque place between two pages of `scan`: after the record that was created then, with this id."""
+"""The opaque place between two pages of `scan`: after the record with this number, and this id among equals."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import math
 import struct
 from typing import Final
 
-_MOMENT: Final = struct.Struct(">d")
+_NUMBER: Final = struct.Struct(">d")
 
 
-def encode_cursor(created_at: float, id: bytes) -> str:
-    """Return the cursor that continues after this record."""
-    return base64.urlsafe_b64encode(_MOMENT.pack(created_at) + id).decode("ascii")
+def encode_cursor(number: float, id: bytes = b"") -> str:
+    """Return the cursor that continues after this place."""
+    return base64.urlsafe_b64encode(_NUMBER.pack(number) + id).decode("ascii")
 
 
 def decode_cursor(cursor: str) -> tuple[float, bytes]:
     """Return what `encode_cursor` was given; raise `ValueError` for anything else."""
     try:
         packed = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
-        return _MOMENT.unpack_from(packed)[0], packed[_MOMENT.size :]
+        number: float = _NUMBER.unpack_from(packed)[0]
     except (UnicodeEncodeError, binascii.Error, struct.error):
-        raise ValueError("This cursor is not one that scan returned; begin again without a cursor.") from None
+        number, packed = math.nan, b""
+    if not math.isfinite(number):
+        raise ValueError("This cursor is not one that scan returned; begin again without a cursor.")
+    return number, packed[_NUMBER.size :]
 
 
 def checked_limit(limit: int) -> int:

@@ -59,7 +59,11 @@ class File:
             path or self.path, timeout=0, isolation_level=None, check_same_thread=False, uri=uri
         )
         if (clock := self.clock) is not None:
-            connection.create_function("julianday", 1, lambda _: clock() / 86400.0 + 2440587.5)
+
+            def julianday(_: str) -> float:
+                return clock() / 86400.0 + 2440587.5
+
+            connection.create_function("julianday", 1, julianday)
         return connection
 
     def reader(self) -> sqlite3.Connection:
@@ -137,7 +141,7 @@ class File:
             raise ConfigurationError(
                 f"The folder {folder} can't be written ({error.strerror}); allow it, or name another file."
             ) from None
-        notes = []
+        notes: list[str] = []
         if self.synchronous == "NORMAL":
             notes.append(
                 "synchronous=NORMAL: a power cut may lose the last claims and answers; a retry then runs again."

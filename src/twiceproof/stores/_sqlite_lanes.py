@@ -63,17 +63,18 @@ class Lanes:
         """Answer ``verb`` on the calling thread without waiting for anybody, or leave it to the writer's thread."""
         if verb.ends is not None:
             self._flights.end(verb.ends)  # its own handler is no company
-        if verb.read is not None and self.writer.prepared:
-            try:
-                answer = self._readers.look(verb)
-            except sqlite3.Error as error:
-                if busy(error):
-                    return UNDECIDED
-                self.writer.doubt()
-                raise self._file.told(error, commits=False) from error
-            if answer is not UNDECIDED:
-                return answer
-        return self.writer.inline(verb)
+        answer: T | Undecided = UNDECIDED
+        if verb.writes:
+            answer = self.writer.inline(verb)
+        if answer is not UNDECIDED or verb.read is None or not self.writer.prepared:
+            return answer
+        try:
+            return self._readers.look(verb)
+        except sqlite3.Error as error:
+            if busy(error):
+                return UNDECIDED
+            self.writer.doubt()
+            raise self._file.told(error, commits=False) from error
 
     def close(self) -> None:
         """Close what is open, within the time-out."""

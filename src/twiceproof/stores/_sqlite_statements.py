@@ -1,11 +1,14 @@
 """The statements of the SQLite store: constants that can be read alone, shared by both colours.
 
-Each deciding verb is one of them. None commits by itself, so they also work inside a foreign transaction. Rows keep
-a rowid: measured against WITHOUT ROWID, a batch of 64 pairs costs half, since answers don't move in the b-tree.
+Each deciding verb is one of them. None commits by itself, so they also work inside a foreign transaction.
+
+Measured choices: ``seq`` is the rowid and grows with each incarnation, so that `SCAN` needs no index of its own (2 % of
+a claim and its completion); WITHOUT ROWID would double the cost of a batch, since answers then move in the b-tree.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -17,6 +20,12 @@ SCHEMA_VERSION: Final = 1
 RENEWED_AT_ONCE: Final = 5000
 """How many claims fit into one `renewal`: SQLite binds at most 32,766 values."""
 
+
+def _numbered(statement: str, *names: str) -> str:
+    """Return ``statement`` with ``?1`` for the first name and so on: bound in a third of the time."""
+    return re.sub(r":(\w+)", lambda found: f"?{names.index(found[1]) + 1}", statement)
+
+
 # R34: the host's wall clock, read by the statement itself, after it has its lock. unixepoch('subsec') is NULL
 # before SQLite 3.42.
 _NOW: Final = "((julianday('now') - 2440587.5) * 86400.0)"
@@ -24,7 +33,8 @@ _NOW: Final = "((julianday('now') - 2440587.5) * 86400.0)"
 SCHEMA: Final = (
     """
     CREATE TABLE twiceproof_record (
-        id BLOB NOT NULL PRIMARY KEY,
+        seq INTEGER PRIMARY KEY,
+        id BLOB NOT NULL UNIQUE,
         namespace TEXT NOT NULL,
         principal BLOB NOT NULL,
         operation TEXT NOT NULL,
@@ -52,7 +62,6 @@ SCHEMA: Final = (
     )
     """,
     "CREATE INDEX twiceproof_record_expiry ON twiceproof_record (expires_at)",
-    "CREATE INDEX twiceproof_record_age ON twiceproof_record (created_at, id)",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )  # R54
 
@@ -82,13 +91,25 @@ _GRANTABLE: Final = f"""(
     )
 )"""  # R21, R28, R27
 
-CLAIM: Final = f"""
+_INSERT: Final = f"""
 INSERT INTO twiceproof_record ({_COLUMNS})
 VALUES (
     :id, :namespace, :principal, :operation, :path, :key, :fingerprint, :guarantee, :nonce, 'in_flight', 1, :nonce,
     {_NOW} + :lease, 1, {_NOW}, {_NOW}, {_NOW} + :lease + :keep, NULL, NULL, NULL, NULL, NULL, NULL, NULL, {FORMAT}
 )
+"""
+
+INSERTED: Final = (
+    *("id", "namespace", "principal", "operation", "path", "key", "fingerprint", "guarantee"),
+    *("keep", "lease", "nonce"),
+)
+INSERT: Final = _numbered(f"{_INSERT} ON CONFLICT (id) DO NOTHING", *INSERTED)
+"""Take an id that has no row. What is written is known, so it needs no RETURNING, which costs half as much again."""
+
+CLAIM: Final = f"""
+{_INSERT}
 ON CONFLICT (id) DO UPDATE SET
+    seq = CASE WHEN {_EXPIRED} THEN (SELECT max(seq) + 1 FROM twiceproof_record) ELSE seq END,
     namespace = excluded.namespace,
     principal = excluded.principal,
     operation = excluded.operation,
@@ -117,6 +138,9 @@ WHERE {_GRANTABLE}
 RETURNING number, incarnation, attempts
 """
 
+PRESENT: Final = "SELECT 1 FROM twiceproof_record WHERE id = ?"
+"""Half the cost of `LOOK`, for ids that have no row."""
+
 LOOK: Final = f"SELECT {_COLUMNS}, {_NOW}, {_GRANTABLE} FROM twiceproof_record WHERE id = :id"
 """The record, expired or not, and whether `CLAIM` with the same values would take it."""
 
@@ -140,7 +164,8 @@ LOOK_UNSETTLED: Final = f"""
 SELECT {_COLUMNS}, {_NOW}, {_RECONCILABLE} FROM twiceproof_record WHERE id = :id AND {_LIVE}
 """
 
-COMPLETE: Final = f"""
+COMPLETE: Final = _numbered(
+    f"""
 UPDATE twiceproof_record SET
     state = 'completed',
     number = number + (nonce <> :nonce),
@@ -154,7 +179,12 @@ UPDATE twiceproof_record SET
     reconcile_until = NULL,
     reconcile_asked_at = NULL
 WHERE id = :id AND {_LIVE} AND {_SETTLED_BY}
-"""
+""",
+    "id",
+    "nonce",
+    "answer",
+    "retention",
+)
 
 COMPLETED_BY: Final = f"""
 SELECT 1 FROM twiceproof_record WHERE id = :id AND nonce = :nonce AND state = 'completed' AND {_LIVE}
@@ -178,14 +208,14 @@ FORGET: Final = f"DELETE FROM twiceproof_record WHERE id = :id AND nonce = :nonc
 GET: Final = f"SELECT {_COLUMNS}, {_NOW} FROM twiceproof_record WHERE id = :id AND {_LIVE}"
 
 SCAN: Final = f"""
-SELECT {_COLUMNS}, {_NOW} FROM twiceproof_record
-WHERE (created_at, id) > (:created_at, :id)
+SELECT {_COLUMNS}, {_NOW}, seq FROM twiceproof_record
+WHERE seq > :after
     AND {_LIVE}
     AND CASE WHEN :unsettled THEN state = 'parked' OR {_LAPSED} ELSE :state IS NULL OR state = :state END
     AND (:operation IS NULL OR operation = :operation)
     AND (:path IS NULL OR path = :path)
     AND (:older_than IS NULL OR created_at <= {_NOW} - :older_than)
-ORDER BY created_at, id
+ORDER BY seq
 LIMIT :limit
 """
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+import twiceproof.stores._sqlite_statements as sql
 from twiceproof.core._record import (
     Absent,
     ClaimAnswer,
@@ -29,7 +30,6 @@ from twiceproof.core._record import (
     WriteAnswer,
 )
 from twiceproof.errors import StoreUnavailable, UnknownFormat
-from twiceproof.stores import _sqlite_statements as sql
 from twiceproof.stores._answers import held_or_found
 from twiceproof.stores._cursor import checked_limit, decode_cursor, encode_cursor
 from twiceproof.stores._protocol import Filter, Page, Purged
@@ -51,10 +51,14 @@ _TRIES: Final = 3  # in autocommit, the record may change between the claim that
 
 @dataclass(slots=True)
 class Verb(Generic[T]):
-    """One call. ``begins`` is the nonce and lease that a grant sets going here, ``ends`` a nonce that it ends."""
+    """One call. ``begins`` is the nonce and lease that a grant sets going here, ``ends`` a nonce that it ends.
+
+    ``writes`` is False where ``read`` always decides, and ``write`` is only for a file that is not open yet.
+    """
 
     write: Callable[[sqlite3.Connection], T]
     read: Callable[[sqlite3.Connection], T | Undecided] | None = None
+    writes: bool = True
     begins: tuple[bytes, float] | None = None
     ends: bytes | None = None
 
@@ -65,43 +69,50 @@ def ready() -> Verb[None]:
     def nothing(_: sqlite3.Connection) -> None:
         return None
 
-    return Verb(nothing, nothing)
+    return Verb(nothing, nothing, writes=False)
 
 
 def claim(new: NewRecord, lease: float, nonce: bytes, after: bytes | None) -> Verb[ClaimAnswer]:
     """See `Store.claim`."""
-    values = {
-        "id": new.id,
-        "namespace": new.namespace,
-        "principal": new.principal,
-        "operation": new.operation,
-        "path": new.path,
-        "key": new.key,
-        "fingerprint": new.fingerprint,
-        "guarantee": new.guarantee.value,
-        "keep": new.keep,
-        "lease": lease,
-        "nonce": nonce,
-        "after": after,
-    }
+    values = (
+        new.id,
+        new.namespace,
+        new.principal,
+        new.operation,
+        new.path,
+        new.key,
+        new.fingerprint,
+        new.guarantee.value,
+        new.keep,
+        lease,
+        nonce,
+    )
+
+    def named() -> dict[str, Any]:
+        return {"after": after, **dict(zip(sql.INSERTED, values, strict=True))}
+
     forgets = False
 
     def look(connection: sqlite3.Connection) -> ClaimAnswer | Undecided:
         nonlocal forgets
-        row = connection.execute(sql.LOOK, values).fetchone()
+        if connection.execute(sql.PRESENT, (new.id,)).fetchone() is None:
+            return UNDECIDED
+        row = connection.execute(sql.LOOK, named()).fetchone()
         if row is None:
             return UNDECIDED
         *columns, grantable = row
         record = _record(columns)
         if not grantable:
             return held_or_found(record)
-        # R42: the event is told by who saw it. No claim can come between that look and a grant of attempt 1.
+        # R42: told by who saw it. Nobody can claim it between that look and a grant of its first attempt.
         forgets = record.expires_at <= record.now and record.state is not State.COMPLETED
         return UNDECIDED
 
     def take(connection: sqlite3.Connection) -> ClaimAnswer:
+        if connection.execute(sql.INSERT, values).rowcount:
+            return Granted(Token(1, nonce), nonce)  # R21
         for _ in range(_TRIES):
-            for number, incarnation, attempts in connection.execute(sql.CLAIM, values).fetchall():
+            for number, incarnation, attempts in connection.execute(sql.CLAIM, named()).fetchall():
                 forgot = forgets and attempts == 1
                 return Granted(Token(number, nonce), incarnation, attempts, attempts > 1, forgot)
             if (seen := look(connection)) is not UNDECIDED:  # a lost race is an answer (R22, R23)
@@ -153,12 +164,12 @@ def renew(claims: Sequence[ClaimRef], lease: float) -> Verb[Sequence[ClaimRef]]:
 
 def complete(id: bytes, nonce: bytes, answer: bytes, retention: float) -> Verb[WriteAnswer]:
     """See `Store.complete`."""
-    values = {"id": id, "nonce": nonce, "answer": answer, "retention": retention}
 
     def write(connection: sqlite3.Connection) -> WriteAnswer:
-        if connection.execute(sql.COMPLETE, values).rowcount:
+        if connection.execute(sql.COMPLETE, (id, nonce, answer, retention)).rowcount:
             return Done()
-        return Done() if connection.execute(sql.COMPLETED_BY, values).fetchall() else Fenced()
+        before = connection.execute(sql.COMPLETED_BY, {"id": id, "nonce": nonce}).fetchone()
+        return Fenced() if before is None else Done()  # R30
 
     return Verb(write, ends=nonce)
 
@@ -192,16 +203,14 @@ def get(id: bytes) -> Verb[Record | None]:
         row = connection.execute(sql.GET, {"id": id}).fetchone()
         return None if row is None else _record(row)
 
-    return Verb(read, read)
+    return Verb(read, read, writes=False)
 
 
 def scan(filter: Filter, cursor: str | None, limit: int, timeout: float) -> Verb[Page]:
     """See `Store.scan`; raises `ValueError` at once for a cursor that no page carried."""
     checked_limit(limit)
-    created_at, id = (float("-inf"), b"") if cursor is None else decode_cursor(cursor)
     values = {
-        "created_at": created_at,
-        "id": id,
+        "after": 0 if cursor is None else int(decode_cursor(cursor)[0]),
         "unsettled": filter.unsettled,
         "state": None if filter.state is None else filter.state.value,
         "operation": filter.operation,
@@ -217,12 +226,10 @@ def scan(filter: Filter, cursor: str | None, limit: int, timeout: float) -> Verb
             rows = connection.execute(sql.SCAN, values).fetchall()
         finally:
             connection.set_progress_handler(None, 0)
-        records = [_record(row) for row in rows]
-        page = records[:limit]
-        more = len(records) > limit
-        return Page(page, encode_cursor(page[-1].created_at, page[-1].id) if more else None)
+        records = [_record(columns) for *columns, _ in rows[:limit]]
+        return Page(records, encode_cursor(rows[limit - 1][-1]) if len(rows) > limit else None)
 
-    return Verb(read, read)
+    return Verb(read, read, writes=False)
 
 
 def purge(limit: int) -> Verb[Purged]:
@@ -240,4 +247,5 @@ def _record(row: Sequence[Any]) -> Record:
         guarantee, state = Guarantee(row[7]), State(row[9])
     except ValueError:
         raise UnknownFormat("A record bears a word that this release does not know.") from None
-    return Record(*row[:7], guarantee, row[8], state, Token(row[10], row[11]), *row[12:])
+    fields: list[Any] = [*row[:7], guarantee, row[8], state, Token(row[10], row[11]), *row[12:]]
+    return Record(*fields)

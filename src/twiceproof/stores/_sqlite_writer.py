@@ -61,7 +61,11 @@ class Writer:
         try:
             if self._connection is None or self._doubted:
                 return UNDECIDED  # opening may take its time: that is the thread's
-            answer = verb.write(self._connection)
+            answer: T | Undecided = UNDECIDED
+            if verb.read is not None:
+                answer = verb.read(self._connection)  # its cache is warm
+            if answer is UNDECIDED:
+                answer = verb.write(self._connection)
         except sqlite3.Error as error:
             if busy(error):  # another process writes
                 return UNDECIDED
@@ -108,7 +112,7 @@ class Writer:
             with self._turn:
                 try:
                     self._serve()
-                except Exception as error:  # a fault of ours: whoever waits must hear of it all the same
+                except Exception as error:  # noqa: BLE001  # a fault of ours: whoever waits must hear of it all the same
                     _log.exception("The writer of %s failed.", self._file.path)
                     self._fail_all(error)
         with self._turn:

@@ -7,8 +7,9 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
+import twiceproof.stores._sqlite_verbs as verbs
 from twiceproof.core._record import (
     ClaimAnswer,
     ClaimRef,
@@ -19,14 +20,14 @@ from twiceproof.core._record import (
     WriteAnswer,
 )
 from twiceproof.errors import ConfigurationError, StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
-from twiceproof.stores import _sqlite_verbs as verbs
-from twiceproof.stores._open import parse_url
 from twiceproof.stores._protocol import Capabilities, Filter, Page, Purged
 from twiceproof.stores._sqlite_file import File, Synchronous, resolved
+from twiceproof.stores._sqlite_flights import Flights
 from twiceproof.stores._sqlite_jobs import LoopJob, ThreadJob
 from twiceproof.stores._sqlite_lanes import Database
 from twiceproof.stores._sqlite_verbs import UNDECIDED, Verb
 from twiceproof.stores._sqlite_writer import Writer
+from twiceproof.stores._url import parse_url
 
 T = TypeVar("T")
 _CAPABILITIES: Final = Capabilities(durable=True)
@@ -50,18 +51,10 @@ class SqliteStore:
         timeout: float = 2.0,
         synchronous: Synchronous = "FULL",
         _clock: Callable[[], float] | None = None,
+        _flights: Flights | None = None,
     ) -> None:
-        self._use(Database(_file(path, timeout, synchronous, _clock)))
-
-    def _use(self, database: Database) -> None:
-        self._database = database
-        weakref.finalize(self, database.close)  # where nobody calls close: at exit, or with the last reference
-
-    @classmethod
-    def _over(cls, database: Database) -> Self:
-        store = cls.__new__(cls)
-        store._use(database)
-        return store
+        self._database = Database(_file(path, timeout, synchronous, _clock), _flights)
+        weakref.finalize(self, self._database.close)  # where nobody calls close: at exit, or when it is dropped
 
     @property
     def capabilities(self) -> Capabilities:
@@ -128,7 +121,7 @@ class SqliteStore:
 
     def renewer(self) -> SqliteStore:
         """Return a store on connections of its own that counts the same handlers as company."""
-        return SqliteStore._over(Database(self._database.file, self._database.flights))
+        return _twin(self._database)
 
     def _run(self, verb: Verb[T]) -> T:
         lanes = self._database.lanes
@@ -229,7 +222,7 @@ class AsyncSqliteStore:
 
     def renewer(self) -> SqliteStore:
         """See `SqliteStore.renewer`."""
-        return SqliteStore._over(Database(self._database.file, self._database.flights))
+        return _twin(self._database)
 
     async def _run(self, verb: Verb[T]) -> T:
         lanes = self._database.lanes
@@ -266,6 +259,17 @@ def _file(
     if synchronous not in ("FULL", "NORMAL"):
         raise ConfigurationError(f"synchronous must be 'FULL' or 'NORMAL', not {synchronous!r}.")
     return File(resolved(path), timeout, synchronous, clock)
+
+
+def _twin(database: Database) -> SqliteStore:
+    file = database.file
+    return SqliteStore(
+        file.path,
+        timeout=file.timeout,
+        synchronous=file.synchronous,
+        _clock=file.clock,
+        _flights=database.flights,
+    )
 
 
 def _late(writer: Writer, job: ThreadJob[T] | LoopJob[T], file: File) -> StoreUnavailable:

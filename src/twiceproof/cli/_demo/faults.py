@@ -38,7 +38,7 @@ def killed_at_least_once(stage: Stage, checks: Checks) -> str:
     retried = _retry_after_a_kill(order, checks)
     runs = order.books().runs
     checks.that(runs == 2, f"the handler ran {runs} times instead of twice")
-    checks.note("its handler ran twice and paid once: its books take an intent once, as at-least-once asks for")
+    checks.note("the handler ran twice and the money moved once: its books take an intent once, as this guarantee asks")
     return f"{_told(retried)}, then {order.ask()}"
 
 
@@ -58,7 +58,7 @@ def store_gone_at_complete(stage: Stage, checks: Checks) -> str:
     """The answer goes out although it can't be stored yet; it is stored later, and the retry replays it (R47)."""
     order = stage.order()
     with stage.store_holder() as holder, order.send(delay=0.6) as sent:
-        order.until_running()
+        order.until_running(sent)
         holder.take()
         checks.that(not sent.answered, "the store was taken too late for this scene")
         first = sent.reply()
@@ -74,7 +74,7 @@ def _retry_after_a_kill(order: Order, checks: Checks) -> Retried:
     """Start the order, kill -9 its worker in mid-handler, retry at once; a new worker takes the old one's place."""
     stage = order.stage
     with order.send(delay=LIVELY) as sent:
-        worker = order.until_running()
+        worker = order.until_running(sent)
         started = len(stage.workers())
         killed_at = stage.kill(worker)
         with contextlib.suppress(Lost):

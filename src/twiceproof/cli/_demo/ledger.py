@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -115,7 +115,7 @@ class Ledger:
             connection.execute("DELETE FROM tokens WHERE token = ?", (token,))
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def _connected(self) -> Generator[sqlite3.Connection]:
         connection = sqlite3.connect(self.file, timeout=20, isolation_level=None)
         try:
             yield connection
@@ -123,7 +123,7 @@ class Ledger:
             connection.close()
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _writing(self) -> Generator[sqlite3.Connection]:
         with self._connected() as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection

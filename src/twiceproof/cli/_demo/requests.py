@@ -25,7 +25,7 @@ def reply_lost(stage: Stage, _: Checks) -> str:
     """The client goes away after it has sent everything; the handler goes on, and a retry reads its answer (R44)."""
     order = stage.order()
     with order.send(delay=0.4) as sent:
-        order.until_running()
+        order.until_running(sent)
         sent.cut()
     return str(order.retry().reply)
 
@@ -42,7 +42,8 @@ def duplicates(stage: Stage, checks: Checks) -> str:
     first = [reply for reply in replies if reply.status == 201 and not reply.replayed]
     checks.that(len(first) == 1, f"{len(first)} requests were carried out instead of 1")
     for reply in replies:
-        known = reply in first or (reply.replayed and reply.body == first[0].body) or reply.code == "in-progress"
+        replayed = reply.replayed and reply.body == next((one.body for one in first), None)
+        known = reply in first or replayed or reply.code == "in-progress"
         checks.that(known, f"a duplicate was answered with {reply}")
         _check_retry_after(reply, checks)
     return tally(replies)
@@ -52,7 +53,7 @@ def changed_during(stage: Stage, checks: Checks) -> str:
     """Send another payload under the key while the first is at work; the first is none the worse (R24, R32)."""
     order = stage.order()
     with order.send(delay=0.6) as sent:
-        order.until_running()
+        order.until_running(sent)
         changed = order.changed(amount=9999).ask()
         first = sent.reply()
     checks.that(str(first) == "201", f"the first request was answered with {first}")
@@ -93,7 +94,7 @@ def bad_key(*ways: Sequence[str]) -> Play:
 
     def play(stage: Stage, checks: Checks) -> str:
         order = stage.order()
-        replies = []
+        replies: list[Reply] = []
         for values in ways:
             reply = order.ask(keys=[(KEY, value) for value in values])
             checks.that(
@@ -133,9 +134,9 @@ def revoked_token(stage: Stage, checks: Checks) -> str:
 def outlives_leases(stage: Stage, checks: Checks) -> str:
     """The handler takes longer than three leases: renewal keeps the claim, and duplicates wait outside (R31)."""
     order = stage.order()
-    held = []
+    held: list[Reply] = []
     with order.send(delay=3.2 * stage.lease) as sent:
-        order.until_running()
+        order.until_running(sent)
         end = time.monotonic() + 3.2 * stage.lease + LIVELY
         while not sent.answered and time.monotonic() < end:
             reply = order.ask()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -61,11 +60,14 @@ class Report:
 
 
 def play(
-    scenes: Sequence[Scene], stage: Stage, before: Callable[[Scene], None], after: Callable[[Result], None]
+    scenes: Sequence[Scene],
+    stage: Stage,
+    before: Callable[[Scene], None] = lambda _: None,
+    after: Callable[[Result], None] = lambda _: None,
 ) -> Report:
     """Play the scenes one after the other; ``before`` and ``after`` are told of each."""
     started = stage.books().effects
-    results = []
+    results: list[Result] = []
     for scene in scenes:
         before(scene)
         results.append(perform(scene, stage))
@@ -74,7 +76,7 @@ def play(
 
 
 @contextlib.contextmanager
-def service(port: int | None = None, app: str = SERVICE) -> Iterator[Stage]:
+def service(port: int | None = None, app: str = SERVICE) -> Generator[Stage]:
     """Serve the payments API until the block ends, on files of its own; raises `CannotRun`.
 
     Without a ``port`` it is 8642, or where that is taken any free one.
@@ -83,7 +85,7 @@ def service(port: int | None = None, app: str = SERVICE) -> Iterator[Stage]:
         folder = Path(name)
         keys = folder / "keys.db"
         command = [sys.executable, "-m", "twiceproof.cli._demo.serve", "--lifeline", "--app", app]
-        command += ["--port", str(_free(8642) if port is None else port), "--workers", str(WORKERS)]
+        command += ["--workers", str(WORKERS), *(["--or-any-port"] if port is None else ["--port", str(port)])]
         command += ["--store", f"sqlite:///{keys}", "--effects", str(folder / "effects.db")]
         command += ["--lease", f"{LEASE:g}", "--store-timeout", f"{STORE_TIMEOUT:g}"]
         log = folder / "service.log"
@@ -97,7 +99,7 @@ def service(port: int | None = None, app: str = SERVICE) -> Iterator[Stage]:
                 start_new_session=True,  # a Ctrl-C is ours to handle: the service ends after us
             )
         try:
-            yield Stage(_await(process, log), f"sqlite:///{keys}", keys, folder, LEASE)
+            yield Stage(_await(process, log), f"sqlite:///{keys}", keys, log, folder, LEASE)
         finally:
             _end(process)
 
@@ -115,8 +117,13 @@ def _await(process: subprocess.Popen[str], log: Path) -> str:
         time.sleep(0.05)
     process.kill()
     process.wait()
-    said = log.read_text(errors="replace").strip().splitlines()
-    raise CannotRun(said[-1] if said else "The service did not start, and did not say why.")
+    said = last_words(log, 1)
+    raise CannotRun(said[0] if said else "The service did not start, and did not say why.")
+
+
+def last_words(log: Path, count: int) -> Sequence[str]:
+    """Return the last lines that a service wrote."""
+    return log.read_text(errors="replace").strip().splitlines()[-count:]
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -131,14 +138,3 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
     finally:
         process.stdout.close()
-
-
-def _free(port: int) -> int:
-    """Return the port if it can be listened on, else 0: any other."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return 0
-    return port

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from typing import Final
 
 SERVICE: Final = "twiceproof.cli._demo.service:app"
 STARTUP_FAILURE: Final = 3
-"""How uvicorn ends where the application can't start; starting it again would change nothing."""
+"""How a worker ends that never served; starting it again would change nothing."""
 TICK: Final = 0.05
 GRACE: Final = 5.0
 
@@ -30,33 +31,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         work(options.worker, options.app)
         return 0
     try:
-        listener = listen(options.port)
+        listener = listen(options.port, or_any=options.or_any_port)
     except OSError as error:
-        print(f"port {options.port} can't be listened on: {error.strerror}", file=sys.stderr)  # noqa: T201
+        why = os.strerror(error.errno or 0)
+        print(f"Port {options.port} can't be listened on ({why}); choose another, or --port 0.", file=sys.stderr)  # noqa: T201
         return 2
     for name in ("store", "effects", "lease", "store_timeout"):
         if (value := getattr(options, name)) is not None:
             os.environ[f"TWICEPROOF_DEMO_{name.upper()}"] = value
     supervisor = Supervisor(listener, options.app, options.workers)
+
+    def leave(_: int, __: object) -> None:
+        supervisor.stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: supervisor.stop())
+        signal.signal(number, leave)
     if options.lifeline:
         threading.Thread(target=_until_closed, args=(supervisor.stop,), daemon=True).start()
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)  # noqa: T201  # whoever started us reads it
     return supervisor.run()
 
 
-def listen(port: int) -> socket.socket:
-    """Return the socket that all workers accept from; port 0 takes a free one."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def listen(port: int, *, or_any: bool = False) -> socket.socket:
+    """Return the socket that all workers accept from; port 0 takes a free one, and so does ``or_any`` if need be."""
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
-        listener.listen(512)
+        return socket.create_server(("127.0.0.1", port), backlog=512)
     except OSError:
-        listener.close()
-        raise
-    return listener
+        if not or_any:
+            raise
+        return socket.create_server(("127.0.0.1", 0), backlog=512)
 
 
 def work(fd: int, app: str) -> None:
@@ -70,7 +73,13 @@ def work(fd: int, app: str) -> None:
         server.should_exit = True
 
     threading.Thread(target=_until_closed, args=(leave,), daemon=True).start()
-    server.run(sockets=[socket.socket(fileno=fd)])
+    with socket.socket(fileno=fd) as listener:
+        try:
+            server.run(sockets=[listener])
+        except SystemExit:  # uvicorn's, which has said why
+            pass
+        except Exception:  # noqa: BLE001  # whatever an application raises when it is imported
+            traceback.print_exc()
     if not server.started:
         sys.exit(STARTUP_FAILURE)
 
@@ -124,15 +133,16 @@ def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
             worker.wait()
 
 
-def _until_closed(then: threading.Thread | object) -> None:
+def _until_closed(then: Callable[[], None]) -> None:
     while os.read(0, 1024):
         pass
-    then()  # type: ignore[operator]
+    then()
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m twiceproof.cli._demo.serve", description=__doc__)
     parser.add_argument("--port", type=int, default=8642, help="0 takes a free one")
+    parser.add_argument("--or-any-port", action="store_true", help="take a free one where that is taken")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--store", help="URL of the store that keeps the keys")
     parser.add_argument("--effects", help="SQLite file in which effects are counted")

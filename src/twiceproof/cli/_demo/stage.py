@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -53,6 +53,7 @@ class Stage:
     url: str
     store: str
     store_file: Path
+    log: Path
     folder: Path
     lease: float
     wire: Wire = field(init=False)
@@ -98,7 +99,7 @@ class Stage:
         self.wire.ask("DELETE", f"/tokens/{token}", [("Authorization", f"Bearer {token}")])
 
     @contextlib.contextmanager
-    def store_holder(self) -> Iterator[Holder]:
+    def store_holder(self) -> Generator[Holder]:
         """Give a process that can take the store away; it ends with the block."""
         command = [sys.executable, "-I", str(Path(__file__).with_name("hold.py")), str(self.store_file)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
@@ -168,9 +169,14 @@ class Order:
         """Return what the books say of it."""
         return self.stage.books(self.intent)
 
-    def until_running(self) -> int:
-        """Wait until the handler has had its effect, and return the worker that runs it."""
-        return until(lambda: self.books().workers, f"the handler of {self.intent} never ran")[-1]
+    def until_running(self, sent: Sent) -> int:
+        """Wait until the handler of ``sent`` has had its effect, and return the worker that runs it."""
+        never = f"the handler of {self.intent} never ran"
+        until(lambda: self.books().runs or sent.answered, never)
+        workers = self.books().workers
+        if not workers:
+            raise Lost(f"{never}; it was answered with {sent.reply()}")
+        return workers[-1]
 
     def retry(self) -> Retried:
         """Send it again and again, as a client would, until the answer is no longer 409 in-progress (C5)."""

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from urllib.parse import urlsplit
 
 PATIENCE: Final = 30.0
@@ -43,10 +43,10 @@ class Reply:
     def document(self) -> dict[str, Any]:
         """The body as a JSON object; empty where it is none."""
         try:
-            document = json.loads(self.body)
+            document: Any = json.loads(self.body)
         except ValueError:
             return {}
-        return document if isinstance(document, dict) else {}
+        return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
 
     @property
     def code(self) -> str:
