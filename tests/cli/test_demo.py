@@ -1,6 +1,7 @@
 """``twiceproof demo`` starts a real service, plays every scene, tells the truth about it, and leaves nothing behind."""
 
 import json
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -29,7 +30,9 @@ def started(tmp_path: Path) -> Iterator[list[Demo]]:
         if one.process.poll() is None:
             one.process.kill()
         one.process.communicate()
-        wait_until(one.is_gone)
+        wait_until(one.is_gone, 10)
+        for pid in one.left:
+            os.kill(pid, signal.SIGKILL)
 
 
 def start(started: list[Demo], folder: Path, *arguments: str) -> Demo:
@@ -135,6 +138,7 @@ def test_a_service_that_cannot_start_says_why(monkeypatch, tmp_path: Path):
     assert marked(tmp_path.name) == []
 
 
+@pytest.mark.slow
 def test_the_usual_port_gives_way_when_nobody_asked_for_it(monkeypatch, tmp_path: Path):
     """Without --port, a second demo beside the first takes another port."""
     monkeypatch.setenv(MARK, tmp_path.name)

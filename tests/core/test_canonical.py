@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from twiceproof.core import _canonical
 from twiceproof.core._canonical import (
-    MAX_DECODED,
     Json,
     canonical_form,
     canonical_json,
@@ -573,6 +572,7 @@ def raw_deflate(body):
         pytest.param([b"gzip"], gzip.compress(PLAIN), id="gzip"),
         pytest.param([b"gzip"], gzip.compress(PLAIN, 1, mtime=12345), id="gzip of another time and level"),
         pytest.param([b"gzip"], gzip.compress(PLAIN[:9]) + gzip.compress(PLAIN[9:]), id="gzip members"),
+        pytest.param([b"gzip"], gzip.compress(b"") * 15 + gzip.compress(PLAIN), id="sixteen members"),
         pytest.param([b"x-gzip"], gzip.compress(PLAIN), id="x-gzip"),
         pytest.param([b"deflate"], zlib.compress(PLAIN), id="deflate"),
         pytest.param([b"deflate"], raw_deflate(PLAIN), id="deflate, raw"),
@@ -624,14 +624,14 @@ def test_a_bomb_stays_small(monkeypatch, coding):
     assert decode_content(b"".join(halves), [b"gzip"]) is None
 
 
-def test_memory_is_bound_while_decoding():
-    """Of a bomb that holds a hundred times the bound, no more than the bound is ever there."""
-    layer = zlib.compressobj(9, wbits=31)
-    bomb = b"".join([layer.compress(bytes(MAX_DECODED)) for _ in range(20)]) + layer.flush()
+def test_memory_is_bound_while_decoding(monkeypatch):
+    """Of a bomb that holds fifty times the bound, little more than the bound is ever there."""
+    monkeypatch.setattr(_canonical, "MAX_DECODED", 1_000_000)
+    bomb = gzip.compress(bytes(50_000_000), 1)
     tracemalloc.start()
     try:
         assert decode_content(bomb, [b"gzip"]) is None
-        assert tracemalloc.get_traced_memory()[1] < 3 * MAX_DECODED
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
         tracemalloc.stop()
 
@@ -658,43 +658,43 @@ def test_codings_are_listed_in_order(lines, codings):
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(b"[" + b"1" * 2_000_000 + b"]", id="one long integer"),
-        pytest.param(b"[0." + b"0" * 2_000_000 + b"1]", id="one long fraction"),
-        pytest.param(b"[" + b"1e4000," * 150_000 + b"1]", id="many exponents"),
-        pytest.param(b"[" * 1_000_000, id="brackets"),
-        pytest.param(b"[[[" * 50 + b'"' + b'\\"' * 500_000, id="escaped quotes"),
-        pytest.param(b'"' + b"\\" * 1_000_000, id="backslashes"),
-        pytest.param(b"[" + b"[],".join([b"[" * 127 + b"]" * 127 + b","] * 3_000) + b"0]", id="many deep chains"),
+        pytest.param(b"[" + b"1" * 500_000 + b"]", id="one long integer"),
+        pytest.param(b"[0." + b"0" * 500_000 + b"1]", id="one long fraction"),
+        pytest.param(b"[" + b"1e4000," * 40_000 + b"1]", id="many exponents"),
+        pytest.param(b"[" * 250_000, id="brackets"),
+        pytest.param(b"[[[" * 50 + b'"' + b'\\"' * 125_000, id="escaped quotes"),
+        pytest.param(b'"' + b"\\" * 250_000, id="backslashes"),
+        pytest.param(b"[" + b"[],".join([b"[" * 127 + b"]" * 127 + b","] * 800) + b"0]", id="many deep chains"),
     ],
 )
 def test_long_json_takes_linear_time(text):
-    """A megabyte takes well under a second; quadratic work would take many minutes."""
-    began = time.perf_counter()
+    """A quarter of a megabyte takes a fraction of a second; work that grows faster would take minutes."""
+    began = time.process_time()
     canonical_json(text)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
-@pytest.mark.parametrize("body", [b"%" * 1_000_000, b"&" * 1_000_000, b"=" * 1_000_000, b"a&" * 300_000])
+@pytest.mark.parametrize("body", [b"%" * 250_000, b"&" * 250_000, b"=" * 250_000, b"a&" * 75_000])
 def test_long_forms_take_linear_time(body):
     """The same for forms."""
-    began = time.perf_counter()
+    began = time.process_time()
     canonical_form(body)
     canonical_query(body)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize(
     ("content_type", "body"),
     [
-        pytest.param(TYPE + b"X", b"\r\n--" * 300_000, id="nearly delimiters"),
+        pytest.param(TYPE + b"X", b"\r\n--" * 75_000, id="nearly delimiters"),
         pytest.param(TYPE + b"X", multipart(b"X", *[FIELD] * 20_000), id="many parts"),
-        pytest.param(TYPE + b"X", multipart(b"X", b"A:\r\n" * 200_000 + b"\r\n"), id="many fields"),
+        pytest.param(TYPE + b"X", multipart(b"X", b"A:\r\n" * 50_000 + b"\r\n"), id="many fields"),
         pytest.param(b"multipart/mixed" + b";a=b" * 50_000, b"", id="many parameters"),
-        pytest.param(b'multipart/mixed;a="' + b"\\" * 500_001, b"", id="parameter that never ends"),
+        pytest.param(b'multipart/mixed;a="' + b"\\" * 125_001, b"", id="parameter that never ends"),
     ],
 )
 def test_long_multipart_takes_linear_time(content_type, body):
     """The same for multipart bodies and their content type."""
-    began = time.perf_counter()
+    began = time.process_time()
     canonical_multipart(body, content_type)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10

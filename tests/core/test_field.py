@@ -365,6 +365,6 @@ def test_another_parser_agrees_on_quoted_keys(line):
 )
 def test_long_lines_take_linear_time(line):
     """The longest line takes milliseconds: going over it again for every character would take minutes."""
-    began = time.perf_counter()
+    began = time.process_time()
     assert isinstance(parse_field([line]), BadKey)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 10

@@ -53,7 +53,8 @@ def test_fifty_first_requests_at_once_have_one_effect(make, world):
 
     answers = []
     threads = [
-        threading.Thread(target=lambda bench=benches[n % 2]: answers.append(late(bench)), daemon=True) for n in range(50)
+        threading.Thread(target=lambda bench=benches[n % 2]: answers.append(late(bench)), daemon=True)
+        for n in range(50)
     ]
     for thread in threads:
         thread.start()

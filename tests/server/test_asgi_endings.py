@@ -159,6 +159,25 @@ async def test_a_streamed_server_error_keeps_only_its_last_message_back():
     assert again.brief == (502, True, b"sorry")
 
 
+@pytest.mark.parametrize("listens", ["before", "after"])
+@in_loop
+async def test_an_application_that_waits_for_the_end_after_a_server_error_is_not_kept_waiting(listens):
+    """CONTRACT 5: it has sent its whole answer, so it hears what it would hear without us, and the answer goes out."""
+    heard: list[str] = []
+
+    async def fail(scope: Any, receive: Any, send: Any) -> None:
+        await read(receive)
+        listener = asyncio.create_task(receive()) if listens == "before" else None
+        await asyncio.sleep(0)
+        await respond(send, 500, b"sorry")
+        heard.append((await (listener or receive()))["type"])
+
+    async with Door(fail) as door:
+        first, again = await post(door, "k1"), await post(door, "k1")
+    assert heard == ["http.disconnect"]
+    assert [first.brief, again.brief] == [(500, False, b"sorry"), (500, True, b"sorry")]
+
+
 @in_loop
 async def test_an_error_wins_over_a_client_that_is_gone_when_the_held_answer_goes_out():
     """CONTRACT 5: the framework's error is the one that the server logs."""
@@ -241,6 +260,32 @@ async def test_an_error_after_the_last_message_changes_nothing_and_is_told():
         again = await post(door, "k1")
     assert again.brief == (201, True, b"first")
     assert ("completed", "late-error") in door.events
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@in_loop
+async def test_a_run_without_protection_says_so_and_leaves_nothing_behind(fails):
+    """R48: where the policy lets it run although the store is down; then each retry runs, and errors pass."""
+
+    async def work(scope: Any, receive: Any, send: Any) -> None:
+        assert await read(receive) == b'{"n":1}'
+        await send({"type": "http.response.start", "status": 201})
+        if fails:
+            raise BOOM
+        await send({"type": "http.response.body", "body": b"x"})
+
+    store = SteeredStore()
+    store.down = {"claim"}
+    app = Counted(work)
+    async with Door(app, store=store, policy=Policy(fail_open=True)) as door:
+        (answer, error), _ = await attempt(door), await attempt(door)
+        store.down = set()
+        states = await door.states()
+    assert (answer.all("idempotency-unprotected"), answer.replayed) == ([b"true"], False)
+    assert error is (BOOM if fails else None)
+    assert (app.effects, states) == (2, [])
+    assert [scope["twiceproof"].protected for scope in app.scopes] == [False, False]
+    assert door.events == [("failed_open", "")] * 2
 
 
 # ---------------------------------------------------------------------------------------------- cancellation

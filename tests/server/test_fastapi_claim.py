@@ -2,32 +2,12 @@
 
 import asyncio
 import json
-import uuid
-from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any
 
 import pytest
-from fastapi import Depends, FastAPI, Header, HTTPException, Request, Security
-from fastapi.security import HTTPBearer, SecurityScopes
-from pydantic import BaseModel
+from fastapi import Depends, FastAPI, HTTPException
 
-from tests.support.asgi_client import in_loop, keyed, post
-from tests.support.fastapi_service import ANN, ANN_REFRESHED, BOB, Service, Tokens
-from twiceproof import ConfigurationError, TwiceproofWarning
-from twiceproof.server.fastapi import by_authorization
-
-
-class Order(BaseModel):
-    n: int
-
-
-def with_orders(service: Service, **options: Any) -> Service:
-    @service.app.post("/orders", status_code=201)
-    @service.idempotency.operation(**options)
-    async def create(order: Order) -> dict[str, int]:
-        return {"effect": service.effect(), "n": order.n}
-
-    return service
+from tests.support.asgi_client import Client, http_scope, in_loop, keyed, post
+from tests.support.fastapi_service import ANN, ANN_REFRESHED, BOB, Order, Service, Tokens, until, with_orders
 
 
 @in_loop
@@ -135,122 +115,6 @@ async def test_without_a_key_an_optional_operation_runs_unprotected_and_nothing_
     assert calls == []
 
 
-# ---------------------------------------------------------------------- what may be a principal
-
-
-class Finder:
-    """A dependency that is an object, and a generator of another."""
-
-    async def __call__(self, x_user: Annotated[str, Header()] = "") -> str:
-        return x_user
-
-    async def closing(self, x_user: Annotated[str, Header()] = "") -> AsyncIterator[str]:
-        yield x_user
-
-    def plainly_closing(self, x_user: Annotated[str, Header()] = "") -> Iterator[str]:
-        yield x_user
-
-    def plain(self, request: Request) -> str:
-        return request.headers.get("x-user", "")
-
-
-def nested(found: Annotated[str, Depends(Finder())], scopes: SecurityScopes) -> str:
-    return found + "".join(scopes.scopes)
-
-
-FINDERS = {
-    "object": Finder(),
-    "async generator": Finder().closing,
-    "generator": Finder().plainly_closing,
-    "function": Finder().plain,
-    "dependency of dependencies": nested,
-    "Security": Security(nested, scopes=["write"]),
-    "Depends": Depends(nested, use_cache=False),
-}
-
-
-@pytest.mark.parametrize("principal", FINDERS.values(), ids=FINDERS.keys())
-@in_loop
-async def test_any_dependency_can_say_who_asks(principal):
-    """R12: functions, generators, objects, and such as have dependencies of their own; accounts stay apart."""
-    async with with_orders(Service(principal)) as service:
-        answers = [await post(service, "k", (b"x-user", who)) for who in (b"ann", b"bob", b"ann")]
-    assert [answer.brief[1:] for answer in answers] == [
-        (False, b'{"effect":1,"n":1}'),
-        (False, b'{"effect":2,"n":1}'),
-        (True, b'{"effect":1,"n":1}'),
-    ]
-
-
-@in_loop
-async def test_the_principal_dependency_runs_once_per_request():
-    """An endpoint that asks for the same dependency shares its result, and so does a test's override."""
-    tokens = Tokens()
-    async with Service(tokens) as service:
-
-        @service.app.post("/orders")
-        @service.idempotency.operation()
-        async def create(account: Annotated[str, Depends(tokens)]) -> str:
-            return account
-
-        first = await post(service, "k", ANN)
-        asked = tokens.asked
-        service.app.dependency_overrides[tokens] = lambda: "eve"
-        other = await post(service, "k")
-    assert (first.body, asked) == (b'"ann"', 1)
-    assert other.brief == (200, False, b'"eve"')
-
-
-@pytest.mark.parametrize(
-    ("found", "option", "status"),
-    [
-        ("ann", None, 201),
-        (7, None, 201),
-        (0, None, 201),
-        (uuid.UUID(int=7), None, 201),
-        ({"id": 7}, lambda user: user["id"], 201),
-        (None, None, 401),
-        ("", None, 401),
-        (None, lambda user: user["id"], 401),
-        ({"id": None}, lambda user: user["id"], 401),
-    ],
-)
-@in_loop
-async def test_an_account_is_a_stable_id_and_nobody_is_401(found, option, status):
-    """R12: str, int and UUID are accounts, account= takes one from anything else; None and "" are nobody."""
-    async with with_orders(Service(lambda: found, account=option)) as service:
-        answer = await post(service, "k")
-    assert answer.status == status
-    assert service.effects == (1 if status == 201 else 0)
-
-
-@pytest.mark.parametrize("found", [{"id": 7}, object(), True, 1.5, b"ann"])
-@in_loop
-async def test_an_object_is_no_account(found):
-    """An object's text may differ between processes, so the door refuses to guess, and nothing runs."""
-    async with with_orders(Service(lambda: found)) as service:
-        with pytest.raises(ConfigurationError, match="account=lambda user: user.id"):
-            await post(service, "k")
-    assert service.effects == 0
-
-
-@in_loop
-async def test_a_static_credential_can_be_the_account():
-    """R12: by_authorization keeps credentials apart, answers 401 without one, and refuses a per-request scheme."""
-    with pytest.warns(TwiceproofWarning):
-        service = Service(by_authorization)
-    async with with_orders(service):
-        fields = [(ANN,), (BOB,), (ANN,), (), ((b"authorization", b"DPoP abc"),)]
-        answers = [await post(service, "k", *field) for field in fields]
-    assert [(answer.status, answer.replayed) for answer in answers] == [
-        (201, False),
-        (201, False),
-        (201, True),
-        (401, False),
-        (401, False),
-    ]
-
-
 # ---------------------------------------------------------------------- scope and identity
 
 
@@ -268,7 +132,12 @@ async def test_the_same_key_on_another_route_is_another_operation():
         mounted = FastAPI()
         mounted.post("/orders")(marked)
         service.app.mount("/v2", mounted)
-        targets = [("POST", "/orders"), ("PATCH", "/orders"), ("POST", "/orders/1/cancel"), ("POST", "/orders/2/cancel")]
+        targets = [
+            ("POST", "/orders"),
+            ("PATCH", "/orders"),
+            ("POST", "/orders/1/cancel"),
+            ("POST", "/orders/2/cancel"),
+        ]
         targets.append(("POST", "/v2/orders"))
         bodies = [(await post(service, "k", path=path, method=method)).body for method, path in targets * 2]
         uncovered = [(await post(service, "k", method="PUT")).brief for _ in range(2)]
@@ -319,8 +188,6 @@ async def test_of_fifty_duplicates_at_once_one_runs():
 @in_loop
 async def test_a_waiting_duplicate_gets_the_first_answer_or_leaves_with_its_client():
     """R23: wait= keeps the duplicate; it replays when the first is done, and ends when its client leaves."""
-    from tests.support.asgi_client import Client, http_scope
-
     async with Service() as service:
         gate = asyncio.Event()
 
@@ -331,14 +198,12 @@ async def test_a_waiting_duplicate_gets_the_first_answer_or_leaves_with_its_clie
             return service.effect()
 
         first = asyncio.create_task(post(service, "k"))
-        while "claim" not in service.store.calls:
-            await asyncio.sleep(0.001)
+        await until(lambda: "claim" in service.store.calls)
         second = asyncio.create_task(post(service, "k"))
         leaver = Client([b'{"n":1}'])
         scope = http_scope(headers=keyed("k", size=7))
         third = asyncio.create_task(service.app(scope, leaver.receive, leaver.send))
-        while service.store.calls.count("claim") < 3:
-            await asyncio.sleep(0.001)
+        await until(lambda: service.store.calls.count("claim") >= 3)
         leaver.leave()
         await asyncio.wait_for(third, 5)
         gate.set()
@@ -381,10 +246,3 @@ async def test_a_store_that_is_down_runs_nothing_unless_the_operation_fails_open
     assert json.loads(closed.body)["retryable"] is True
     assert (opened.brief, opened.all("idempotency-unprotected")) == ((200, False, b"1"), [b"true"])
     assert service.effects == 1
-
-
-def test_the_security_scheme_of_the_principal_is_documented_as_any_dependency_is():
-    """The dependency is the author's own: what it asks of clients belongs into the document."""
-    service = Service(HTTPBearer(), account=lambda found: found.credentials)
-    with_orders(service)
-    assert service.app.openapi()["paths"]["/orders"]["post"]["security"] == [{"HTTPBearer": []}]

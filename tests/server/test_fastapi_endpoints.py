@@ -2,54 +2,19 @@
 
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Annotated, Any
 
 import pytest
-from fastapi import APIRouter, Body, Cookie, Depends, FastAPI, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
 
 from tests.support.asgi_client import Answer, in_loop, post
-from tests.support.fastapi_service import ANN, Service, Tokens
+from tests.support.fastapi_service import ANN, Calls, Order, Service, Tokens
 from twiceproof.server.fastapi import Idempotency, anonymous
 
 flavour: ContextVar[str] = ContextVar("flavour", default="plain")
-
-
-class Order(BaseModel):
-    n: int
-
-
-class Receipt(BaseModel):
-    effect: int
-
-
-class Calls:
-    """Endpoints of every kind with one effect per run."""
-
-    def __init__(self, effect: Callable[[], int]) -> None:
-        self.effect = effect
-
-    async def coroutine(self, order: Order) -> Receipt:
-        return Receipt(effect=self.effect())
-
-    def function(self, order: Order) -> Receipt:
-        return Receipt(effect=self.effect())
-
-    async def __call__(self, order: Order) -> Receipt:
-        return Receipt(effect=self.effect())
-
-    async def stream(self, order: Order) -> AsyncIterator[Receipt]:
-        effect = self.effect()
-        yield Receipt(effect=effect)
-        yield Receipt(effect=effect)
-
-    def plain_stream(self, order: Order) -> Iterator[Receipt]:
-        effect = self.effect()
-        yield Receipt(effect=effect)
-        yield Receipt(effect=effect)
 
 
 def decorated(endpoint: Any) -> Any:
@@ -178,7 +143,10 @@ async def test_an_endpoint_keeps_its_own_request_whatever_the_parameters_are_cal
         @service.app.post("/{twiceproof_request}")
         @service.idempotency.operation()
         async def create(
-            twiceproof_request: str, twiceproof_principal: int, req: Annotated[Request, "own"], twiceproof_request_: int = 2
+            twiceproof_request: str,
+            twiceproof_principal: int,
+            req: Annotated[Request, "own"],
+            twiceproof_request_: int = 2,
         ) -> list[Any]:
             return [twiceproof_request, twiceproof_principal, req.url.path, twiceproof_request_, service.effect()]
 
@@ -225,76 +193,6 @@ async def test_a_def_endpoint_runs_in_the_threadpool_with_the_context_of_its_req
         service.app.post("/orders", dependencies=[Depends(flavoured)])(service.idempotency.operation()(where))
         bodies = [(await post(app, key)).body for app in (bare, service) for key in ("k", None)]
     assert bodies == [b'["vanilla",false]'] * 4
-
-
-# ---------------------------------------------------------------------- the document
-
-
-def described(mark: Callable[..., Any], principal: Any) -> FastAPI:
-    app = FastAPI()
-
-    @app.post("/orders/{order_id}", status_code=201, response_model=Receipt, tags=["a"])
-    @mark()
-    async def create(order_id: int, order: Order, x_trace: Annotated[str, Header()] = "") -> Any:
-        """Create an order.
-
-        At length.
-        """
-
-    @app.post("/asking")
-    @mark()
-    async def asking(request: Request, account: Annotated[str, Depends(principal)]) -> Receipt: ...
-
-    @app.patch("/cookies", description="said")
-    @mark()
-    def cookies(name: Annotated[str, Cookie()], n: Annotated[int, Query(ge=2)]) -> dict[str, int]: ...
-
-    @app.post("/lines")
-    @mark()
-    async def lines(n: Annotated[int, Body(embed=True)]) -> AsyncIterator[Receipt]:
-        yield Receipt(effect=n)
-
-    @app.post("/plain-lines")
-    @mark()
-    def plain_lines(order: Order) -> Iterator[Receipt]:
-        yield Receipt(effect=order.n)
-
-    app.post("/object")(mark()(Calls(lambda: 0)))
-    return app
-
-
-def test_the_document_is_the_same_with_and_without_the_mark():
-    """Neither the request nor the principal shows: names, summaries, models and security are what they were."""
-    idempotency = Idempotency(store="memory://", accept_volatile=True, principal=Tokens())
-    tokens = Tokens()
-    marked = described(idempotency.operation, tokens)
-    bare = described(lambda: lambda endpoint: endpoint, tokens)
-    assert marked.openapi() == bare.openapi()
-    assert sorted(bare.openapi()["paths"]) == sorted(
-        ["/orders/{order_id}", "/asking", "/cookies", "/lines", "/plain-lines", "/object"]
-    )
-
-
-def test_a_security_scheme_that_the_route_already_has_is_documented_once():
-    """The principal dependency that an endpoint asks for itself adds nothing to the document."""
-    from fastapi.security import OAuth2PasswordBearer
-
-    scheme = OAuth2PasswordBearer(tokenUrl="token")
-
-    def current_user(token: Annotated[str, Depends(scheme)]) -> str:
-        return token
-
-    documents = []
-    idempotency = Idempotency(store="memory://", accept_volatile=True, principal=current_user)
-    for mark in (idempotency.operation, lambda: lambda endpoint: endpoint):
-        app = FastAPI()
-
-        @app.post("/orders")
-        @mark()
-        async def create(account: Annotated[str, Depends(current_user)]) -> None: ...
-
-        documents.append(app.openapi())
-    assert documents[0] == documents[1]
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])

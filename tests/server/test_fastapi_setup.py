@@ -267,7 +267,7 @@ def service_effect(service: Service) -> Any:
 
 @in_loop
 async def test_the_attempt_is_a_dependency():
-    """The endpoint sees its run: key, protected, token; without a key, and on an uncovered method, it is unprotected."""
+    """The endpoint sees its run: key, protected, token; unprotected without a key and on an uncovered method."""
     async with Service() as service:
         attempt = service.idempotency.attempt
 

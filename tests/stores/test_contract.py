@@ -43,15 +43,3 @@ class TestEveryStore(StoreContract):
         store.open()
         yield store
         ENDINGS[request.param](store)
-
-
-@pytest.mark.slow
-class TestSqliteOnTheHostsClock(StoreContract):
-    """R34: with the statements' own reading of the wall clock, and leases that really pass."""
-
-    @pytest.fixture
-    def store(self, tmp_path) -> Iterator[Store]:
-        store = SqliteStore(tmp_path / "keys.db")
-        store.open()
-        yield store
-        store.close()

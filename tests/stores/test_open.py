@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from twiceproof.errors import ConfigurationError
@@ -53,7 +51,7 @@ def test_constructing_opens_nothing(opener, tmp_path, monkeypatch):
     """A store at import time makes no file, thread or connection."""
     monkeypatch.chdir(tmp_path)
     opener("sqlite:///keys.db")
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_options_reach_the_store(opener):

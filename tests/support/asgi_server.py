@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 class Server:
     """One server process. Its socket listens from the beginning, so that nobody has to wait for it."""
 
-    def __init__(self, settings: dict[str, Any], *, http: str = "h11", log: Path | None = None) -> None:
+    def __init__(self, settings: dict[str, Any], *, http: str, grace: int, log: Path) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
+        self.http = http
         self.port: int = listener.getsockname()[1]
         listener.set_inheritable(True)
-        with contextlib.ExitStack() as files:
-            out = files.enter_context(log.open("ab")) if log else subprocess.DEVNULL
+        with log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.asgi_server", str(listener.fileno()), http],
+                [sys.executable, "-m", "tests.support.asgi_server", str(listener.fileno()), http, str(grace)],
                 cwd=ROOT,
                 env=os.environ | {SETTINGS: json.dumps(settings)},
                 pass_fds=[listener.fileno()],
@@ -76,18 +76,18 @@ def serving(
     http: str = "h11",
     folder: Path | None = None,
     bare: bool = False,
+    grace: int = 5,
     **door: Any,
 ) -> Iterator[Server]:
-    """A server that is stopped at the end. Two of them with one ``folder`` share effects and store."""
+    """A server that is stopped at the end. Two of them with one ``folder`` share their effects.
+
+    ``grace``: the seconds that it gives to running requests when it is stopped.
+    """
     with tempfile.TemporaryDirectory() as own:
-        effects = (folder or Path(own)) / "effects"
-        settings = {
-            "effects": str(effects),
-            "policy": policy or {},
-            "door": {"store": "memory://"} | door,
-            "bare": bare,
-        }
-        server = Server(settings, http=http, log=(folder or Path(own)) / "log")
+        place = folder or Path(own)
+        door.setdefault("store", "memory://")
+        settings = {"effects": str(place / "effects"), "policy": policy or {}, "door": door, "bare": bare}
+        server = Server(settings, http=http, grace=grace, log=place / "log")
         try:
             yield server
         finally:
@@ -100,7 +100,10 @@ def main() -> None:
 
     listener = socket.socket(fileno=int(sys.argv[1]))
     config = uvicorn.Config(
-        "tests.support.asgi_app:make", factory=True, http=sys.argv[2], log_level="info", timeout_graceful_shutdown=5
+        "tests.support.asgi_app:make",
+        factory=True,
+        http=sys.argv[2],
+        timeout_graceful_shutdown=int(sys.argv[3]),
     )
     uvicorn.Server(config).run(sockets=[listener])
 

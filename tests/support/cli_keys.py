@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,31 @@ def command(*arguments: str) -> list[str]:
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the real command as a process."""
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, **options)
+
+
+def fill(keys: KeysFile, count: int, answer: bytes = b"") -> list[str]:
+    """Many completed records at once, all like the first; returns their ids."""
+    first = keys.completed(answer=Response(201, [], answer))
+    ids = [os.urandom(32) for _ in range(count - 1)]
+    keys.copy(first, ids)
+    return [first.hex, *(id.hex() for id in ids)]
+
+
+def seen_by(*filters: str, url: str) -> list[str]:
+    return [record["id"] for record in document("keys", "list", url, *filters)["records"]]
+
+
+def on_a_terminal(arguments: list[str], columns: int = 120, **options: Any) -> tuple[str, int]:
+    """Run a command whose stdout and stderr are a terminal; return what it showed and its exit code."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
+    env.pop("NO_COLOR", None)
+    with subprocess.Popen(arguments, stdin=theirs, stdout=theirs, stderr=theirs, env=env, **options) as process:
+        os.close(theirs)
+        shown = bytearray()
+        with suppress(OSError):  # EIO: the other side is closed
+            while chunk := os.read(ours, 65_536):
+                shown += chunk
+        os.close(ours)
+        code = process.wait(60)
+    return shown.decode().replace("\r\n", "\n"), code

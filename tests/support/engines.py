@@ -1,6 +1,7 @@
 """Both colours of the engine behind one blocking bench, so that a promise is tested once and holds for both."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -41,8 +42,15 @@ class FakeClock:
 class World:
     """What several processes share: the records, their clock, and who saw what."""
 
-    def __init__(self, store: str = "memory", folder: Path | None = None, clock: Callable[[], float] | None = None):
-        self.kind, self.folder = store, folder
+    def __init__(
+        self,
+        store: str = "memory",
+        folder: Path | None = None,
+        *,
+        clock: Callable[[], float] | None = None,
+        timeout: float = 2.0,
+    ) -> None:
+        self.kind, self.folder, self.timeout = store, folder, timeout
         self.clock = FakeClock()
         self.memory = MemoryStore(clock or self.clock)
         self.url = f"sqlite:///{folder}/keys.db"
@@ -55,7 +63,8 @@ class World:
     def store(self, colour: str) -> Any:
         if self.kind == "memory":
             return self.memory if colour == "blocking" else AsyncMemoryStore(self.memory)
-        return open_store(self.url) if colour == "blocking" else open_async_store(self.url)
+        made = open_store if colour == "blocking" else open_async_store
+        return made(self.url, timeout=self.timeout)
 
     def records(self) -> list[Record]:
         return list(self.seen.scan(Filter()).records)
@@ -214,8 +223,6 @@ def code_of(response: Response) -> str:
     """The problem code of an answer of ours, or nothing."""
     if response.header(b"content-type") != b"application/problem+json":
         return ""
-    import json
-
     code: str = json.loads(response.body or b"")["code"]
     assert PROBLEMS[code]
     return code
@@ -245,10 +252,11 @@ class Gate:
 
     @contextmanager
     def running(self, bench: Bench, *args: Any, **kwargs: Any) -> "Iterator[Future[Response]]":
-        """Have a request in its handler while the block runs; then let it end."""
+        """Have a request in its handler while the block runs; then let it end, and wait until it is settled."""
         future = bench.start(*args, handler=self, **kwargs)
         try:
             assert self.entered.wait(PATIENCE), "the handler never began"
             yield future
         finally:
             self.opened.set()
+            future.exception(PATIENCE)

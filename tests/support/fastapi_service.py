@@ -1,11 +1,11 @@
 """A FastAPI application behind its door, with a memory store that can be looked into and made to fail."""
 
-from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Self
 
 from fastapi import FastAPI, HTTPException, Request
+from pydantic import BaseModel
 
 from tests.support.asgi_door import SteeredStore
 from twiceproof import Event, Record
@@ -18,6 +18,14 @@ ACCOUNTS = {"Bearer ann-1": "ann", "Bearer ann-2": "ann", "Bearer bob-1": "bob"}
 ANN = (b"authorization", b"Bearer ann-1")
 ANN_REFRESHED = (b"authorization", b"Bearer ann-2")
 BOB = (b"authorization", b"Bearer bob-1")
+
+
+class Order(BaseModel):
+    n: int
+
+
+class Receipt(BaseModel):
+    effect: int
 
 
 class Service:
@@ -61,6 +69,49 @@ class Service:
 
     async def states(self) -> list[str]:
         return [str(record.state) for record in await self.records()]
+
+
+def with_orders(service: Service, **options: Any) -> Service:
+    """Give a service one protected operation."""
+
+    @service.app.post("/orders", status_code=201)
+    @service.idempotency.operation(**options)
+    async def create(order: Order) -> dict[str, int]:
+        return {"effect": service.effect(), "n": order.n}
+
+    return service
+
+
+class Calls:
+    """Endpoints of every kind with one effect per run."""
+
+    def __init__(self, effect: Callable[[], int]) -> None:
+        self.effect = effect
+
+    async def coroutine(self, order: Order) -> Receipt:
+        return Receipt(effect=self.effect())
+
+    def function(self, order: Order) -> Receipt:
+        return Receipt(effect=self.effect())
+
+    async def __call__(self, order: Order) -> Receipt:
+        return Receipt(effect=self.effect())
+
+    async def stream(self, order: Order) -> AsyncIterator[Receipt]:
+        effect = self.effect()
+        yield Receipt(effect=effect)
+        yield Receipt(effect=effect)
+
+    def plain_stream(self, order: Order) -> Iterator[Receipt]:
+        effect = self.effect()
+        yield Receipt(effect=effect)
+        yield Receipt(effect=effect)
+
+
+async def until(happened: Callable[[], object]) -> None:
+    """Wait until something is the case; the test's own time limit bounds it."""
+    while not happened():  # noqa: ASYNC110  # threads and stores set no event of this loop
+        await asyncio.sleep(0.001)
 
 
 class Tokens:

@@ -114,7 +114,7 @@ TWICE: Final = (
         ("R38",),
     ),
     Statement(
-        "An answer of 4xx other than 408 and 499 is not stored: a retry runs the handler again.",
+        "An answer of 4xx is not stored: a retry runs the handler again.",
         ("R36",),
         lambda policy, _: policy.record == "2xx",
     ),

@@ -116,6 +116,7 @@ def _walk(findings: Findings, app: object, prefix: str, around: tuple[Door, ...]
     for inner in _chain(app):
         if isinstance(inner, IdempotencyMiddleware):
             own.append(Door(inner, prefix))
+            continue
         for item in getattr(inner, "user_middleware", ()):
             door = item.kwargs.get("door")
             if isinstance(item.cls, type) and issubclass(item.cls, IdempotencyMiddleware):
@@ -123,7 +124,7 @@ def _walk(findings: Findings, app: object, prefix: str, around: tuple[Door, ...]
             elif isinstance(getattr(door, "engine", None), AsyncEngine):
                 findings.installed[id(door)] = door
         routes: Any = getattr(inner, "routes", None)
-        if routes is not None and not callable(routes):
+        if isinstance(routes, Iterable):
             findings.doors += own
             _routes(findings, _flat(routes), prefix, (*around, *own))
             return

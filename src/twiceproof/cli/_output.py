@@ -36,7 +36,11 @@ def make_console() -> Console:
     """Return a console on stdout: colours on a terminal only, and no line ever cut."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    class OurConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # the command's own way out
+
+    return OurConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_json(document: object) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
+from collections.abc import Generator
 from typing import Any, Final
 
 import click
@@ -29,17 +31,31 @@ Every command takes --json and --help, and exits with 0 when it is done, 1 when 
 class Root(LazyGroup):
     """Ends quietly on Ctrl-C and when nobody reads its output any more."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse; ``--help`` and ``--version`` already print here."""
+        with _quietly():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; what it printed has left when this returns."""
-        try:
+        with _quietly():
             returned = super().invoke(ctx)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            ctx.exit(INTERRUPTED)
-        except BrokenPipeError:
-            _silence_stdout()
-            ctx.exit(READER_GONE)
-        return returned
+            return returned
+
+
+@contextlib.contextmanager
+def _quietly() -> Generator[None]:
+    """Turn an interrupt, and a reader that left, into exit codes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _silence_stdout()
+        raise click.exceptions.Exit(READER_GONE) from None
 
 
 @click.group(
@@ -64,15 +80,11 @@ def run(arguments: list[str] | None = None) -> int:
     _prepare_streams()
     try:
         code: object = twiceproof.main(arguments, prog_name="twiceproof", standalone_mode=False)
-        sys.stdout.flush()  # what --help printed
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:
         return INTERRUPTED
-    except BrokenPipeError:
-        _silence_stdout()
-        return READER_GONE
     return code if isinstance(code, int) else 0
 
 

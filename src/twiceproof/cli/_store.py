@@ -15,7 +15,7 @@ import click
 from twiceproof.cli._output import Cannot, Refused
 from twiceproof.errors import ConfigurationError, StoreFull, StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
 from twiceproof.stores import Filter, open_store
-from twiceproof.stores._open import parse_url
+from twiceproof.stores._url import parse_url
 
 if TYPE_CHECKING:
     from twiceproof.core._record import Record
@@ -96,7 +96,7 @@ def _unavailable(error: StoreUnavailable) -> Cannot:
         case StoreFull():
             return Cannot(str(error))
         case _:
-            return Cannot(f"{error} Nothing was written; try again, or with a larger --timeout.")
+            return Cannot(f"{error} Nothing was written; try again, with a larger --timeout where it is busy.")
 
 
 def check_file(url: str) -> None:

@@ -44,7 +44,7 @@ def demo(ctx: click.Context, port: int | None, app: str | None, *, keep: bool, a
     """Start a payments API with two worker processes, and play every scene against it over real sockets.
 
     Replies are lost, duplicates collide, workers are killed, the store goes away; what really happened is counted in
-    the API's own books. It needs some 25 seconds, listens on loopback only, and leaves nothing behind.
+    the API's own books. It takes some 20 seconds, listens on loopback only, and leaves nothing behind.
 
     Exits with 1 where a scene differs from what is promised, with 2 where it can't run.
     """

@@ -65,9 +65,9 @@ class Routes:
         return self.rest
 
 
-def _row(name: str, policy: Policy | None) -> _Row:
-    method, _, template = name.partition(" ")
-    if not method.isupper() or not template.startswith("/") or " " in template:
+def _row(name: object, policy: Policy | None) -> _Row:
+    method, _, template = name.partition(" ") if isinstance(name, str) else ("", "", "")
+    if not isinstance(name, str) or not method.isupper() or not template.startswith("/") or " " in template:
         msg = f"a row of the policy table is 'METHOD /path' or '*', not {name!r}"
         raise ConfigurationError(msg)
     if policy is not None and method not in policy.methods:

@@ -101,4 +101,5 @@ def _close_at_exit(engine: Front[Any]) -> None:
             found.at_exit()
 
     atexit.register(close)
-    weakref.finalize(engine, atexit.unregister, close)
+    gone = weakref.finalize(engine, atexit.unregister, close)
+    gone.atexit = False  # at the end of the interpreter it would come before what it takes back

@@ -92,6 +92,8 @@ class Exchange:
             if self._open is None:
                 self._open = asyncio.Event()
             await self._open.wait()
+        if self._held is not None:
+            return {"type": "http.disconnect"}  # to the application its answer is complete: nothing more will come
         if self.gone is not None:
             return self.gone
         return await self._receive()
@@ -148,6 +150,7 @@ class Exchange:
             self._opened()
         elif self._start["status"] >= 500:
             self._held = [message]
+            self._opened()
             return
         else:
             await self._settle(self._answered())

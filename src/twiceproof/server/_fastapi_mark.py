@@ -228,8 +228,7 @@ class _Gate:
                 name_of(self._endpoint),
             )
             raise HTTPException(500)
-        owner = self._owner
-        await visit.enter(self._policy, lambda scope: owner.account(scope, found))
+        await visit.enter(self._policy, self._owner.account, found)
         return visit
 
 

@@ -90,23 +90,23 @@ class Visit(Exchange):
 
     # ------------------------------------------------------------------ the claim
 
-    async def enter(self, policy: Policy, account: Callable[[Scope], str | None]) -> None:
-        """Claim. Afterwards the handler may run, unless ``reply`` is set.
+    async def enter(self, policy: Policy, account: Callable[[Scope, object], str | None], found: object) -> None:
+        """Claim. Afterwards the handler may run, unless ``reply`` is set. ``account`` judges what was found of it.
 
         The order is 401, then what is wrong with the key, then with the body (R49); nothing of it reaches the store.
         """
         self._entered = True
         try:
             if self._has_key(policy) or policy.required:
-                await self._claim(policy, account)
+                await self._claim(policy, account, found)
         finally:
             self._copied = None  # R11
             self._decided = True
             if self._waiting is not None:
                 self._waiting.set()
 
-    async def _claim(self, policy: Policy, account: Callable[[Scope], str | None]) -> None:
-        principal = account(self._scope)
+    async def _claim(self, policy: Policy, account: Callable[[Scope, object], str | None], found: object) -> None:
+        principal = account(self._scope, found)
         if not principal:
             self.reply = Reply(unauthorized())  # R12
             return
@@ -145,10 +145,7 @@ class Visit(Exchange):
             self.unprotected = begun.unprotected  # R48
 
     async def _read(self, policy: Policy) -> bytes | None:
-        """Return the whole body: what was copied on its way, and what nobody asked for yet; None: ``reply`` says why.
-
-        What is read here is kept for the handler, which may still ask for it.
-        """
+        """Return the whole body: what was copied on its way, and what is left; None: ``reply`` says why not."""
         framing = framing_of(self._scope["headers"])
         limit = policy.max_request_bytes
         if self._tee is False:
@@ -157,32 +154,32 @@ class Visit(Exchange):
                 "belongs to is mounted behind something that hides it: call install on that application too"
             )
         copy = self._copied or BodyCopy(limit)
+        size = copy.size if framing.length is None else max(copy.size, framing.length)
+        if size <= limit and not self._whole:
+            size = await self._drain(copy, limit)
+        if size > limit:
+            self.reply = self._engine.refuse("request-too-large")  # R11
+        elif not self._whole or not framing.fits(copy.size):
+            self.reply = self._engine.refuse("body-incomplete")  # R52
+        else:
+            return copy.value()
+        return None
+
+    async def _drain(self, copy: BodyCopy, limit: int) -> int:
+        """Read what nobody has asked for yet, and keep it for the handler; return the size of the whole."""
         rest = BodyCopy(limit) if copy.size else copy
-        size = copy.size
-        if framing.length is not None and framing.length > limit:
-            size = framing.length
-        drained = False
-        while size <= limit and not self._whole:
-            drained = True
+        while copy.size <= limit and not self._whole:
             message = await self._receive()
             if message["type"] != "http.request":
                 self.gone = message
-                break
-            chunk: bytes = message.get("body", b"")
+                return copy.size
+            part: bytes = message.get("body", b"")
             self._whole = not message.get("more_body", False)
-            size += len(chunk)
-            rest.add(chunk)
-        if size > limit:
-            self.reply = self._engine.refuse("request-too-large")  # R11
-        elif not self._whole or not framing.fits(size):
-            self.reply = self._engine.refuse("body-incomplete")  # R52
-        else:
-            if drained:
-                self.body = rest.value()
+            copy.add(part)
             if rest is not copy:
-                copy.add(rest.value())
-            return copy.value()
-        return None
+                rest.add(part)
+        self.body = rest.value()
+        return copy.size
 
     # ------------------------------------------------------------------ towards the application
 
@@ -255,6 +252,10 @@ class Visit(Exchange):
 
     def _has_key(self, policy: Policy) -> bool:
         if self._keyed is None:
+            self._keyed = False
             names = field_names(policy)
-            self._keyed = any(name.lower() in names for name, _ in self._scope["headers"])
+            for name, _ in self._scope["headers"]:
+                if name.lower() in names:
+                    self._keyed = True
+                    break
         return self._keyed

@@ -167,6 +167,7 @@ class Writer:
 
         No savepoints: a statement that fails undoes itself, unless SQLite ended the whole transaction.
         """
+        commits = False
         try:
             for job in batch:
                 try:
@@ -175,16 +176,17 @@ class Writer:
                     if not connection.in_transaction:
                         raise
                     job.error = self._told(error, commits=False)
+            commits = True
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            told = self._told(error, commits=connection.in_transaction)
+            told = self._told(error, commits=commits)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if len(batch) > 1 and not isinstance(told, StoreOutcomeUnknown):
                 self._one_by_one(connection, batch)
             else:
                 self._fail(batch, told)
-                self._disconnect()
+                self._doubted = True
 
     def _one_by_one(self, connection: sqlite3.Connection, batch: Sequence[_AnyJob]) -> None:
         """Give each job a transaction of its own: one of them spoiled the common one, and nothing was written."""

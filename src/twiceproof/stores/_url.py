@@ -21,9 +21,9 @@ class Target:
 
 
 def _count(text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text) > 0:
+    if text.isascii() and text.isdigit() and len(text) <= 12 and int(text) > 0:
         return int(text)
-    raise ConfigurationError(f"max_records={text!r} must be a whole number of at least 1.")
+    raise ConfigurationError(f"max_records={text[:20]!r} must be a whole number of at least 1, in at most 12 digits.")
 
 
 def _synchronous(text: str) -> str:
