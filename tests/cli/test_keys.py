@@ -1,6 +1,7 @@
 """The promises of ``twiceproof keys`` to operators, on real SQLite files."""
 
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -273,6 +274,18 @@ def test_a_record_is_named_by_any_unique_beginning_of_its_id(keys):
     kept = keys.completed()
     for id in (kept.hex, kept.hex[:12], kept.hex[:8].upper()):
         assert document("keys", "show", keys.url, id)["id"] == kept.hex
+
+
+def test_a_record_is_found_by_its_beginning_among_many(keys):
+    """However many pages are before it; two that begin alike are told even where pages lie between them."""
+    twins = [bytes.fromhex("ab" * 31 + end) for end in ("00", "01")]
+    first = keys.completed()
+    keys.copy(first, [twins[0], *(os.urandom(32) for _ in range(250)), twins[1]])
+    last = keys.completed()
+    assert document("keys", "show", keys.url, last.hex[:12])["id"] == last.hex
+    both = invoke("keys", "show", keys.url, "abababab")
+    assert both.exit_code == 2
+    assert "more than one record" in both.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The way of one request as steps: what the rules ask for, answer by answer, without any runner (CONTRACT 4)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -221,7 +222,7 @@ def test_what_is_left_to_write_where_a_step_is_cancelled(step, expected):
     assert core.cleanup(step) == expected
 
 
-ANSWERS = {
+ANSWERS: dict[type, list[Any]] = {
     core.DoClaim: [
         GRANTED,
         TAKEN_OVER,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from twiceproof.core._fingerprint import (
     LARGE_BODY,
+    SMALL_BODY,
     MAX_ID_LENGTH,
     FingerprintOptions,
     fingerprint,
@@ -495,8 +496,9 @@ def test_sixteen_bytes_and_the_longest_id_will_do():
     [
         (ask(b"x" * LARGE_BODY), False),
         (ask(b"x" * (LARGE_BODY + 1)), True),
-        (ask(b"x", content_encoding=b"gzip"), True),
-        (ask(b"x", content_encoding=b"identity"), False),
+        (ask(b"x" * (SMALL_BODY + 1), content_encoding=b"gzip"), True),
+        (ask(b"x" * SMALL_BODY, content_encoding=b"gzip"), False),
+        (ask(b"x" * (SMALL_BODY + 1), content_encoding=b"identity"), False),
     ],
 )
 def test_costly_requests_are_told(request_, costly):

@@ -27,14 +27,24 @@ def cancelled(bench, made, when):
 
     async def run():
         task = asyncio.ensure_future(made())
-        while not when():
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(until, when)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             return await task
         return "cancelled"
 
     return bench.wait_for(run())
+
+
+class Dawdle:
+    """Comes between a verb that has acted and its reply, for long enough to be noticed."""
+
+    def __init__(self):
+        self.begun = threading.Event()
+
+    def __call__(self):
+        self.begun.set()
+        threading.Event().wait(0.5)
 
 
 def slow(seconds=5.0, **parts):
@@ -52,9 +62,9 @@ def calls(bench, verb, count=1):
 
 def test_a_claim_that_is_cancelled_on_its_way_is_withdrawn(bench):
     """Between claim and handler: whether or not the claim had acted, the key is free again."""
-    acted = threading.Event()
-    bench.faults.next["claim"] = [Fault(after=lambda: acted.set() or threading.Event().wait(0.5))]
-    assert cancelled(bench, begun(bench), acted.is_set) == "cancelled"
+    acted = Dawdle()
+    bench.faults.next["claim"] = [Fault(after=acted)]
+    assert cancelled(bench, begun(bench), acted.begun.is_set) == "cancelled"
     until(lambda: bench.faults.count()["background.release"] and bench.world.records() == [])
     assert brief(bench.handle()) == (201, "", False)
     assert bench.names == ["granted", "completed"]
@@ -89,9 +99,9 @@ def test_a_second_claim_that_is_cancelled_ends(bench, where):
 
     when = asked.is_set
     if where == "claim_unsettled":
-        acted = threading.Event()
-        bench.faults.next[where] = [Fault(after=lambda: acted.set() or threading.Event().wait(0.5))]
-        when = acted.is_set
+        acted = Dawdle()
+        bench.faults.next[where] = [Fault(after=acted)]
+        when = acted.begun.is_set
     assert cancelled(bench, begun(bench, Policy(reconcile=hook, reconcile_every=0)), when) == "cancelled"
     until(lambda: bench.world.record().reconcile_nonce is None)
     answer = bench.handle(Policy(reconcile=lambda record, request: DontKnow(), reconcile_every=0))

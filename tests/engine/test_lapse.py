@@ -140,7 +140,7 @@ def test_an_unsettled_key_is_new_after_its_keeping_time_and_an_event_says_so(los
 
 def test_a_record_made_under_other_fingerprint_options_is_compared_with_those(lost):
     """R17: a deploy that changes them makes no replay a mismatch."""
-    before, _, after = lost(TWICE, lapsed=False)
+    _, _, after = lost(TWICE, lapsed=False)
     changed = Policy(guarantee="at_least_once", fingerprint=FingerprintOptions(vary_headers=("x-tenant",)))
     assert brief(after.handle(changed)) == (409, "in-progress", False)
     assert brief(after.handle(changed, body=b"{}")) == (422, "idempotency-key-reuse", False)

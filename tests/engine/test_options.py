@@ -1,6 +1,7 @@
 """What an engine is told: whatever can't work fails when it is made, with one sentence that says what to change."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ NUMBERS = [
 @pytest.mark.parametrize("value", [*NUMBERS, 0], ids=repr)
 def test_a_store_timeout_must_be_a_duration(kind, value):
     """R48: 0 is not *none*, and neither is anything else that bounds nothing."""
-    with pytest.raises(ConfigurationError, match="^store_timeout must "):
+    with pytest.raises(ConfigurationError, match=r"^store_timeout must "):
         kind("memory://", accept_volatile=True, store_timeout=value)
 
 
@@ -71,7 +72,7 @@ def test_durations_may_be_timedeltas(kind):
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "5", None], ids=repr)
 def test_a_backlog_must_be_a_number_of_answers(kind, value):
     """R47."""
-    with pytest.raises(ConfigurationError, match="^complete_backlog must be a whole number of 1 or more, not "):
+    with pytest.raises(ConfigurationError, match=r"^complete_backlog must be a whole number of 1 or more, not "):
         kind("memory://", accept_volatile=True, complete_backlog=value)
 
 
@@ -80,7 +81,7 @@ def test_a_store_that_may_forget_must_be_accepted(kind, value):
     """CONTRACT 5: said as True, not as something that happens to be true."""
     with pytest.raises(ConfigurationError, match="accept_volatile"):
         kind("memory://", accept_volatile=value)
-    with pytest.raises(ConfigurationError, match="^this store forgets its records.*accept_volatile=True$"):
+    with pytest.raises(ConfigurationError, match=r"^this store forgets its records.*accept_volatile=True$"):
         kind("memory://")
 
 
@@ -92,14 +93,15 @@ def test_a_durable_store_needs_no_acceptance(kind, tmp_path):
 @pytest.mark.parametrize("value", ["", 5, b"payments", "a\nb", "a\x00b", "\ud800"], ids=repr)
 def test_a_namespace_must_be_a_name(kind, value):
     """R14."""
-    with pytest.raises(ConfigurationError, match="^give namespace= a name"):
+    with pytest.raises(ConfigurationError, match=r"^give namespace= a name"):
         kind("memory://", accept_volatile=True, namespace=value)
 
 
 def test_a_shared_store_needs_a_namespace():
     """R14: applications that share a store must not share keys by accident."""
-    for kind, store in [(Engine, Shared()), (AsyncEngine, AsyncShared())]:
-        with pytest.raises(ConfigurationError, match="^give namespace= a name"):
+    made: list[tuple[Any, Any]] = [(Engine, Shared()), (AsyncEngine, AsyncShared())]
+    for kind, store in made:
+        with pytest.raises(ConfigurationError, match=r"^give namespace= a name"):
             kind(store)
         assert kind(store, namespace="payments").settings.site.namespace == "payments"
 
@@ -107,7 +109,7 @@ def test_a_shared_store_needs_a_namespace():
 @pytest.mark.parametrize("value", ["", b"", 5, True, ["x"]], ids=repr)
 def test_a_secret_must_hold_something(kind, value):
     """R54: and it is not repeated."""
-    with pytest.raises(ConfigurationError, match="^secret must be a text or bytes that is not empty"):
+    with pytest.raises(ConfigurationError, match=r"^secret must be a text or bytes that is not empty"):
         kind("memory://", accept_volatile=True, secret=value)
 
 
@@ -129,14 +131,14 @@ def test_a_secret_keys_what_is_stored(colour):
 )
 def test_a_docs_url_must_be_an_address(kind, value):
     """It becomes part of a field and of a URI."""
-    with pytest.raises(ConfigurationError, match="^docs_url must be an address"):
+    with pytest.raises(ConfigurationError, match=r"^docs_url must be an address"):
         kind("memory://", accept_volatile=True, docs_url=value)
 
 
 @pytest.mark.parametrize("value", [5, "print", []], ids=repr)
 def test_on_event_must_be_a_function(kind, value):
     """One that can be called."""
-    with pytest.raises(ConfigurationError, match="^on_event must be a plain function"):
+    with pytest.raises(ConfigurationError, match=r"^on_event must be a plain function"):
         kind("memory://", accept_volatile=True, on_event=value)
 
 
@@ -146,7 +148,7 @@ def test_on_event_must_not_be_asynchronous(kind):
     async def tell(event):
         raise AssertionError
 
-    with pytest.raises(ConfigurationError, match="^on_event must be a plain function"):
+    with pytest.raises(ConfigurationError, match=r"^on_event must be a plain function"):
         kind("memory://", accept_volatile=True, on_event=tell)
 
 
@@ -194,7 +196,7 @@ def test_a_blocking_engine_refuses_an_asynchronous_hook():
 
     bench = Bench("blocking")
     try:
-        with pytest.raises(ConfigurationError, match="^reconcile is an async function"):
+        with pytest.raises(ConfigurationError, match=r"^reconcile is an async function"):
             bench.handle(Policy(reconcile=hook))
         assert bench.faults.foreground() == []
     finally:

@@ -120,7 +120,12 @@ def test_a_settled_run_is_renewed_no_more(running):
 def test_a_renewal_that_overtakes_a_parking_does_not_hide_it(running):
     """R28: what is parked is unknown at once, also where the thread had just begun to renew it."""
     in_renewal, parked = threading.Event(), threading.Event()
-    running.faults.next["background.renew"] = [Fault(before=lambda: (in_renewal.set(), parked.wait(10)))]
+
+    def overtake():
+        in_renewal.set()
+        parked.wait(10)
+
+    running.faults.next["background.renew"] = [Fault(before=overtake)]
     run = running.run(Policy(lease=60))
     running.engine._keeper._due[60.0] = 0.0
     running.engine._keeper._wake.set()
@@ -131,6 +136,40 @@ def test_a_renewal_that_overtakes_a_parking_does_not_hide_it(running):
     until(lambda: running.world.states() == ["parked"])
     assert running.world.record().cause == "exception"
     assert running.names == ["granted", "parked"]
+
+
+def test_a_renewal_that_overtakes_a_release_is_nobodys_news(running):
+    """R30: what it finds gone is gone because its own handler said so."""
+    in_renewal, released = threading.Event(), threading.Event()
+
+    def overtake():
+        in_renewal.set()
+        released.wait(10)
+
+    running.faults.next["background.renew"] = [Fault(before=overtake)]
+    run, other = running.run(Policy(lease=60)), running.run(Policy(lease=60), key="other")
+    running.engine._keeper._due[60.0] = 0.0
+    running.engine._keeper._wake.set()
+    assert in_renewal.wait(10)
+    running.finish(run, NothingHappened())
+    released.set()
+    until(lambda: other.renewed_at > other.started_at)
+    assert (running.names, run.attempt.lease_lost) == (["granted", "granted", "released"], False)
+
+
+def test_the_thread_survives_a_bug_of_ours(running, monkeypatch):
+    """The claims of a whole process depend on it."""
+    broken = threading.Event()
+
+    def purge():
+        broken.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(running.engine._keeper, "_purge", purge)
+    run = running.run(SHORT)
+    until(lambda: running.faults.count()["background.renew"] >= 2)
+    assert broken.is_set()
+    running.finish(run, DONE)
 
 
 def test_the_thread_survives_whatever_a_store_raises(running):

@@ -7,7 +7,7 @@ import pytest
 from tests.support.engines import Gate, brief, code_of, until
 from tests.support.faulty_store import Fault
 from twiceproof import Policy, Request, Response
-from twiceproof.core._lifecycle import Bypass
+from twiceproof.core._lifecycle import Bypass, Keyed
 
 
 def test_a_retry_gets_the_first_answer_and_the_handler_runs_once(make, world):
@@ -84,7 +84,12 @@ def test_a_winner_that_has_just_completed_is_replayed_to_the_loser(bench):
     """B03: what the loser is told is the record's state at its own claim."""
     gate = Gate()
     with gate.running(bench) as first:
-        bench.faults.next["claim"] = [Fault(before=lambda: (gate.opened.set(), first.result(10)))]
+
+        def let_it_end():
+            gate.opened.set()
+            first.result(10)
+
+        bench.faults.next["claim"] = [Fault(before=let_it_end)]
         answer = bench.handle()
     assert brief(answer) == (201, "", True)
     assert answer.body == b"done"
@@ -95,6 +100,7 @@ def test_another_payload_is_refused_in_every_state_and_the_first_still_replays(b
     """R24, R32, B14, B20: 422 before anything else, nothing of the first request in it, and no harm done."""
     wait = Policy(wait=5.0)
     gate = Gate(error=RuntimeError("boom") if when == "unsettled" else None)
+    refused = None
     if when == "lapsed":
         bench.run(body=b'{"secret":"MARKER"}')
         bench.world.clock.pass_(31)
@@ -106,6 +112,7 @@ def test_another_payload_is_refused_in_every_state_and_the_first_still_replays(b
         assert first.exception(10) is gate.error
         if when in ("completed", "unsettled"):
             refused = bench.handle(body=b'{"amount":999}')
+    assert refused is not None
     assert brief(refused) == (422, "idempotency-key-reuse", False)
     assert b"MARKER" not in (refused.body or b"")
     assert bench.effects == 0
@@ -232,6 +239,16 @@ def test_a_handler_sees_its_key_and_the_token_of_its_grant(bench):
     assert seen == {"key": "key-1", "protected": True, "token": 1, "attempt": 1, "lease_lost": False}
     bench.handle(handler=handler, request=bench.request(key=None))
     assert seen == {"key": None, "protected": False, "token": None, "attempt": 1, "lease_lost": False}
+
+
+def test_a_key_that_is_known_already_is_not_parsed_again(bench):
+    """A door admits on the head of a request, before the body is there, and hands the key on."""
+    request = bench.request()
+    admitted = bench.engine.admit(request.method, request.headers, Policy())
+    assert admitted == Keyed("key-1")
+    made = bench.engine.begin(Request("POST", b"/orders", b"", [], b""), "alice", Policy(), key=admitted.key)
+    run = made if bench.loop is None else bench.wait_for(made)
+    assert (run.attempt.key, run.attempt.protected) == ("key-1", True)
 
 
 def test_what_an_engine_is_asked_for_must_name_somebody(bench):

@@ -1,12 +1,14 @@
 """Opening, draining, closing, opening again; forks and the end of the interpreter (R41)."""
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -162,7 +164,7 @@ def test_many_threads_that_come_first_open_it_with_one_keeper():
                 lined_up.wait()
                 return bench.run(key=f"key-{round_}-{n}")
 
-            runs = [future.result(10) for future in [in_background(lambda n=n: one(n)) for n in range(8)]]
+            runs = [future.result(10) for future in [in_background(functools.partial(one, n)) for n in range(8)]]
             assert len(bench.engine._keeper._runs) == 8
             for run in runs:
                 bench.finish(run, DONE)
@@ -192,14 +194,14 @@ def test_a_child_process_starts_anew(tmp_path):
     url = f"sqlite:///{tmp_path}/keys.db"
     engine = Engine(url, purge_every=0)
     request = Request("POST", b"/", b"", [(b"idempotency-key", b"k-1")], b"")
-    run = engine.begin(request, "a", Policy(lease=0.5))
+    run: Any = engine.begin(request, "a", Policy(lease=0.5))
     engine._opening.acquire()  # as if another thread were opening it at this moment
     second = Request("POST", b"/", b"", [(b"idempotency-key", b"k-2")], b"")
 
     def child():
         keeper = engine._keeper
         kinds = [brief(engine.handle(request, "a", Policy(), lambda request, attempt: Response(200)))]
-        mine = engine.begin(second, "a", Policy(lease=0.5))
+        mine: Any = engine.begin(second, "a", Policy(lease=0.5))
         until(lambda: mine.renewed_at > mine.started_at)
         engine.finish(mine, DONE)
         engine.close()

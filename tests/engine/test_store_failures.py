@@ -8,6 +8,7 @@ import pytest
 from tests.support.engines import Bench, Gate, World, brief, until
 from tests.support.faulty_store import ACTED_AND_LOST, BROKEN, DOWN, LOST, Fault
 from twiceproof import NotExecuted, Policy, Response
+from twiceproof.core._engine import DoLater, DoPark
 from twiceproof.core._outcome import Answered, Raised
 from twiceproof.core._problems import UNPROTECTED
 from twiceproof.errors import StoreFull, StoreUnavailable, UnknownFormat
@@ -61,7 +62,12 @@ def test_a_claim_that_stays_unknown_is_withdrawn(bench, first, second):
 def test_a_claim_that_arrives_after_its_withdrawal_is_withdrawn_all_the_same(bench):
     """R48: a release that finds nothing is repeated for as long as a claim may be on its way."""
     sent, make_call = [], bench.engine._call
-    bench.engine._call = lambda *args: sent.append(make_call(*args)) or sent[-1]
+
+    def remembered(*args):
+        sent.append(make_call(*args))
+        return sent[-1]
+
+    bench.engine._call = remembered
     bench.faults.next["claim"] = [LOST, LOST]
     assert refused(bench.handle())
     until(lambda: bench.faults.count()["background.release"] == 1)
@@ -226,6 +232,21 @@ def test_a_withdrawal_that_is_given_up_is_nobodys_news(make):
     assert refused(bench.handle())
     until(lambda: bench.engine._keeper.idle)
     assert bench.names == ["refused:store-unavailable"]
+
+
+def test_a_write_that_replaces_another_under_way_takes_place_too(bench):
+    """The later one of one claim is the one that counts."""
+    bench.faults.now["complete"] = DOWN
+    keeper = bench.engine._keeper
+    run = bench.run()
+
+    def replace_it():
+        keeper.later(DoLater(DoPark(run.call.new.id, run.call.nonce, "x"), "parked"), run.call.new)
+
+    bench.faults.next["background.complete"] = [Fault(DOWN.error, before=replace_it)]
+    bench.finish(run, DONE)
+    until(lambda: bench.names == ["granted", "parked"])
+    assert keeper.idle
 
 
 def test_one_answer_that_the_store_refuses_does_not_keep_the_others(make):

@@ -41,20 +41,19 @@ def test_a_duplicate_that_waited_in_vain_is_told_in_progress(bench):
     assert bench.faults.count()["claim"] <= 6
 
 
-def test_waiting_asks_at_growing_distances(bench, monkeypatch):
+def test_waiting_asks_at_growing_distances(make, monkeypatch):
     """The store is polled after 50 ms, then after twice as long each time, at most a second apart."""
-    pauses = []
+    bench, pauses = make(), []
 
     def pause(seconds):
         pauses.append(round(seconds, 3))
-        bench.world.memory._clock = lambda now=bench.world.memory._clock() + seconds: now
+        bench.world.clock.pass_(seconds)
 
     async def pause_softly(seconds, left):
         pause(seconds)
         return False
 
     bench.run()
-    bench.world.memory._clock = lambda: 1_000.0
     monkeypatch.setattr("twiceproof.engine._async._pause", pause_softly)
     monkeypatch.setattr("twiceproof.engine._blocking.time.sleep", pause)
     assert brief(bench.handle(Policy(wait=4.0))) == (409, "in-progress", False)

@@ -130,7 +130,11 @@ async def waiting(scope: Any) -> Any:
     return plain(scope)
 
 
-@pytest.mark.parametrize("principal", [plain, waiting])
+def blank(scope: Any) -> Any:
+    return plain(scope) or ""
+
+
+@pytest.mark.parametrize("principal", [plain, waiting, blank])
 @in_loop
 async def test_accounts_never_meet_and_nobody_is_refused(principal):
     """R12, R15: a plain or an asynchronous resolver; None or an empty text is 401, never a shared space."""

@@ -232,3 +232,13 @@ async def test_a_changed_payload_is_refused_and_the_first_one_still_replays():
     assert [answer.code for answer in reuse] == ["idempotency-key-reuse"] * 2
     assert b"MARKER" not in b"".join(repr(answer.messages).encode() for answer in reuse)
     assert (again.brief, app.effects) == ((201, True, b'{"id":"o_1"}'), 1)
+
+
+@in_loop
+async def test_an_answer_without_a_body_may_announce_the_length_of_one():
+    """R25: RFC 9110 lets a 304 say how long the representation is that it does not send."""
+    app = answering(304, b"", [(b"content-length", b"100"), (b"etag", b'"v1"')])
+    async with Door(app) as door:
+        first, again = await post(door, "k1"), await post(door, "k1")
+    assert (first.brief, again.brief) == ((304, False, b""), (304, True, b""))
+    assert (again.all("etag"), again.all("content-length"), app.effects) == ([b'"v1"'], [], 1)

@@ -102,6 +102,31 @@ async def test_an_endless_stream_needs_bounded_memory(media):
     assert again.code == "replay-unavailable"
 
 
+@in_loop
+async def test_the_copy_of_an_answer_is_let_go_once_it_is_recorded():
+    """R43: background work that takes long holds no memory of ours."""
+    level: list[int] = []
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await send(START)
+        await send(part(bytes(bytearray(900_000)), more=False))
+        gc.collect()
+        level.append(tracemalloc.get_traced_memory()[0])
+
+    async with Door(answer, policy=Policy(store_body=False)) as door:
+        client = Client([b'{"n":1}'])
+
+        async def send(message: Any) -> None:
+            """Forget it at once."""
+
+        tracemalloc.start()
+        try:
+            await door(http_scope(headers=keyed("k1")), client.receive, send)
+        finally:
+            tracemalloc.stop()
+    assert level[0] < 100_000
+
+
 @pytest.mark.parametrize(("guarantee", "code"), [("at_most_once", "outcome-unknown"), ("at_least_once", "")])
 @pytest.mark.parametrize("how", ["raise", "return"])
 @in_loop

@@ -149,6 +149,13 @@ def near(moment: float) -> Any:
     return pytest.approx(moment, abs=0.3)
 
 
+def kept(store: Store, id: bytes) -> Record:
+    """Return the live record, which must be there."""
+    record = store.get(id)
+    assert record is not None
+    return record
+
+
 def all_records(store: Store, filter: Filter | None = None, limit: int = 2) -> list[Record]:
     """Scan to the end."""
     records: list[Record] = []
@@ -302,7 +309,7 @@ class StoreContract:
                 return store.claim(new, 30.0, b"nonce-%d" % number)
 
             with ThreadPoolExecutor(16) as pool:
-                answers = list(pool.map(claim, range(16)))
+                answers: list[Any] = list(pool.map(claim, range(16)))
             [winner] = [answer for answer in answers if type(answer) is Granted]
             losers = [answer for answer in answers if answer is not winner]
             assert {type(answer) for answer in losers} == {Held}

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from twiceproof.stores.sqlite import AsyncSqliteStore, SqliteStore
 
@@ -40,10 +41,15 @@ def held_turn(store: SqliteStore | AsyncSqliteStore) -> Iterator[None]:
         turn.release()
 
 
+def connection_of(store: SqliteStore | AsyncSqliteStore) -> Any:
+    """Return the writing connection of this process."""
+    return store._database.lanes.writer._connection
+
+
 def traced(store: SqliteStore | AsyncSqliteStore) -> list[str]:
     """Collect the statements that the writing connection runs from now on."""
     statements: list[str] = []
-    store._database.lanes.writer._connection.set_trace_callback(statements.append)
+    connection_of(store).set_trace_callback(statements.append)
     return statements
 
 

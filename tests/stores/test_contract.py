@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,13 @@ from twiceproof.stores import Store
 from twiceproof.stores.memory import AsyncMemoryStore, MemoryStore
 from twiceproof.stores.sqlite import AsyncSqliteStore, SqliteStore
 
-STORES: dict[str, Callable[[Path, FakeClock], Store]] = {
+STORES: dict[str, Callable[[Path, FakeClock], Any]] = {
     "memory": lambda _, clock: MemoryStore(clock),
     "memory, async": lambda _, clock: Driven(AsyncMemoryStore(clock=clock)),
     "sqlite": lambda folder, clock: SqliteStore(folder / "keys.db", _clock=clock),
     "sqlite, async": lambda folder, clock: Driven(AsyncSqliteStore(folder / "keys.db", _clock=clock)),
 }
-ENDINGS: dict[str, Callable[[Store], None]] = {
+ENDINGS: dict[str, Callable[[Any], None]] = {
     "memory": lambda store: store.close(),
     "memory, async": lambda store: store.stop(),
     "sqlite": lambda store: store.close(),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.stores.contract import AGAIN, KEEP, LEASE, RETENTION, FakeClock, new_record
+from tests.stores.contract import AGAIN, KEEP, LEASE, RETENTION, FakeClock, kept, new_record
 from twiceproof.core._record import FORMAT, Done, Fenced, Found, Granted, Held, State, Token
 from twiceproof.errors import ConfigurationError, StoreFull
 from twiceproof.stores import Purged
@@ -36,7 +36,7 @@ def test_a_full_store_refuses_and_evicts_nothing(clock):
     ids = fill(store, 3)
     with pytest.raises(StoreFull, match="3 live records"):
         store.claim(new_record(), LEASE, b"n2")
-    assert [store.get(id).state for id in ids] == [State.IN_FLIGHT] * 3
+    assert [kept(store, id).state for id in ids] == [State.IN_FLIGHT] * 3
     assert type(store.claim(new_record(id=ids[0]), LEASE, b"n2")) is Held
     assert store.complete(ids[0], b"n1", b"answer", RETENTION) == Done()
     clock.advance(RETENTION * 0.9)
@@ -123,7 +123,7 @@ def test_a_restored_store_goes_on_from_the_snapshot(clock):
     store.claim(new, LEASE, b"n1")  # sweeps the other
     twin = MemoryStore.restored(store.snapshot(), clock, max_records=1)
     clock.advance(LEASE * 2)
-    assert twin.claim(new, LEASE, b"n2").token == Token(2, b"n2")
+    assert twin.claim(new, LEASE, b"n2") == Granted(Token(2, b"n2"), b"n1", attempts=2, taken_over=True)
     with pytest.raises(StoreFull):
         twin.claim(new_record(), LEASE, b"n3")
     clock.advance(KEEP + LEASE)
@@ -144,10 +144,10 @@ def test_a_record_of_a_later_release_is_never_granted_or_deleted(clock):
     assert type(later.claim(new, LEASE, b"n1")) is Found
     assert type(later.claim_unsettled(new.id, LEASE, b"h1", 0.0, force=True)) is Found
     assert later.purge(10) == Purged(0, 0)
-    assert later.get(new.id).format == FORMAT + 1
+    assert kept(later, new.id).format == FORMAT + 1
     assert later.complete(new.id, b"n2", b"answer", RETENTION) == Fenced()
     assert later.complete(new.id, b"n1", b"answer", RETENTION) == Done()
-    assert later.get(new.id).format == FORMAT + 1
+    assert kept(later, new.id).format == FORMAT + 1
 
 
 def test_a_waiting_record_is_held():
@@ -191,7 +191,7 @@ def test_its_default_clock_does_not_jump():
     store = MemoryStore()
     new = new_record()
     store.claim(new, LEASE, b"n1")
-    assert store.get(new.id).now < 1e9
+    assert kept(store, new.id).now < 1e9
 
 
 def test_ten_thousand_verbs_from_many_threads_leave_nothing_behind():
@@ -221,5 +221,5 @@ def test_a_new_record_may_change_after_the_claim():
     store.claim(new, LEASE, b"n1")
     path, id = new.path, new.id
     new.path = "/elsewhere"
-    assert store.get(id).path == path
+    assert kept(store, id).path == path
     assert replace(new, path=path).path == path

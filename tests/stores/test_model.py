@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.stores.contract import FakeClock, all_records
+from tests.stores.sqlite_support import connection_of
 from twiceproof.core._record import ClaimRef, Found, Granted, Guarantee, Held, NewRecord, Record, State
 from twiceproof.stores import Filter
 from twiceproof.stores.memory import MemoryStore
@@ -33,7 +34,7 @@ def comparable(answer: Any) -> Any:
     if isinstance(answer, Held | Found):
         return type(answer), comparable(answer.record)
     if isinstance(answer, Record):
-        moments = {
+        moments: dict[str, Any] = {
             name: None if (moment := getattr(answer, name)) is None else round(moment, 4)
             for name in (
                 *("now", "lease_until", "created_at", "granted_at", "expires_at", "completed_at"),
@@ -53,7 +54,7 @@ class TwoStores(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.memory = MemoryStore(self.clock)
-        self.sqlite._database.lanes.writer._connection.execute("DELETE FROM twiceproof_record")
+        connection_of(self.sqlite).execute("DELETE FROM twiceproof_record")
 
     def both(self, verb: str, *values: Any, **options: Any) -> None:
         expected = getattr(self.memory, verb)(*values, **options)

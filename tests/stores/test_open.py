@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from twiceproof.errors import ConfigurationError
@@ -63,7 +65,7 @@ def test_options_reach_the_store(opener):
 
 def test_max_records_reaches_the_memory_store():
     """The bound is the URL's."""
-    assert open_store("memory://?max_records=5")._max_records == 5
+    assert vars(open_store("memory://?max_records=5"))["_max_records"] == 5
 
 
 def test_the_class_takes_a_url_too(tmp_path):
@@ -128,5 +130,6 @@ def test_a_timeout_that_bounds_nothing_is_refused(opener, timeout):
 
 def test_an_unknown_synchronous_is_refused():
     """OFF would break the promise of a durable claim."""
+    off: Any = "OFF"
     with pytest.raises(ConfigurationError, match="'FULL' or 'NORMAL'"):
-        SqliteStore("keys.db", synchronous="OFF")
+        SqliteStore("keys.db", synchronous=off)

@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.stores.contract import AGAIN, KEEP, LEASE, RETENTION, FakeClock, new_record
+from tests.stores.contract import AGAIN, KEEP, LEASE, RETENTION, FakeClock, kept, new_record
 from tests.stores.sqlite_support import SlowVerb, company, held_turn, left_beside, threads, write_lock
 from twiceproof.core._record import FORMAT, Done, Fenced, Found, Granted, Held
 from twiceproof.errors import StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
@@ -133,10 +133,10 @@ def test_a_record_of_a_later_release_is_never_granted_or_deleted(path, clock):
     assert type(store.claim(new, LEASE, b"n1")) is Found
     assert type(store.claim_unsettled(new.id, LEASE, b"h1", 0.0, force=True)) is Found
     assert store.purge(10) == Purged(0, 0)
-    assert store.get(new.id).format == FORMAT + 1
+    assert kept(store, new.id).format == FORMAT + 1
     assert store.complete(new.id, b"n2", b"answer", RETENTION) == Fenced()
     assert store.complete(new.id, b"n1", b"answer", RETENTION) == Done()
-    assert store.get(new.id).format == FORMAT + 1
+    assert kept(store, new.id).format == FORMAT + 1
     store.close()
 
 
@@ -209,7 +209,7 @@ def test_a_claim_that_waited_gets_a_whole_lease(store, path):
         freed_at = time.time()
         other.execute("ROLLBACK")
         claim.result()
-    assert store.get(new.id).granted_at >= freed_at - 0.01
+    assert kept(store, new.id).granted_at >= freed_at - 0.01
 
 
 def test_purge_and_the_claim_use_their_indexes(store):

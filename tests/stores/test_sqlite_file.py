@@ -8,11 +8,12 @@ import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import pytest
 
-from tests.stores.contract import LEASE, RETENTION, new_record
-from tests.stores.sqlite_support import company, held_turn, left_beside, write_lock
+from tests.stores.contract import LEASE, RETENTION, kept, new_record
+from tests.stores.sqlite_support import company, connection_of, held_turn, left_beside, write_lock
 from twiceproof.core._record import Done, Granted, Held, State
 from twiceproof.errors import ConfigurationError, StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
 from twiceproof.stores import Filter
@@ -162,7 +163,7 @@ def test_an_inline_error_of_the_file_is_told_and_survived(store, path):
 
 def full_disk(store: SqliteStore) -> None:
     """Let the file not grow any more."""
-    connection = store._database.lanes.writer._connection
+    connection = connection_of(store)
     [pages] = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
 
@@ -175,7 +176,7 @@ def test_a_full_disk_is_unavailable_inline(store):
     with pytest.raises(StoreUnavailable, match="the disk is full") as caught:
         store.complete(new.id, b"n1", b"x" * 100_000, RETENTION)
     assert type(caught.value) is StoreUnavailable
-    assert store.get(new.id).state is State.IN_FLIGHT
+    assert kept(store, new.id).state is State.IN_FLIGHT
     assert store.complete(new.id, b"n1", b"small", RETENTION) == Done()
 
 
@@ -198,23 +199,23 @@ def test_a_full_disk_spoils_only_what_does_not_fit(store):
         with pytest.raises(StoreUnavailable, match="the disk is full"):
             verbs[1].result()
         assert verbs[2].result() == Done()
-    assert [store.get(new.id).state for new in news] == [State.COMPLETED, State.IN_FLIGHT, State.COMPLETED]
+    assert [kept(store, new.id).state for new in news] == [State.COMPLETED, State.IN_FLIGHT, State.COMPLETED]
 
 
 class FailingCommit:
     """A connection whose commits fail as a disk's do."""
 
-    def __init__(self, connection: sqlite3.Connection, code: int, times: int, *, begin: bool = False) -> None:
+    def __init__(self, connection: Any, code: int, times: int, *, begin: bool = False) -> None:
         self._connection = connection
         self._code = code
         self._times = times
         self._word = "BEGIN IMMEDIATE" if begin else "COMMIT"
         self.seen = 0
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+    def execute(self, statement: str, *values: Any) -> Any:
         if statement == self._word:
             self.seen += 1
             if self.seen <= self._times:
@@ -225,9 +226,9 @@ class FailingCommit:
 
 
 def failing(store: SqliteStore, code: int, times: int, *, begin: bool = False) -> FailingCommit:
-    writer = store._database.lanes.writer
-    writer._connection = FailingCommit(writer._connection, code, times, begin=begin)
-    return writer._connection
+    connection: Any = FailingCommit(connection_of(store), code, times, begin=begin)
+    store._database.lanes.writer._connection = connection
+    return connection
 
 
 def test_a_commit_whose_outcome_is_unknown_says_so(store):

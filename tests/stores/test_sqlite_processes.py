@@ -16,8 +16,9 @@ import pytest
 
 from tests.stores.contract import LEASE, RETENTION
 from tests.stores.sqlite_child import record
-from tests.stores.sqlite_support import left_beside
+from tests.stores.sqlite_support import connection_of, left_beside
 from twiceproof.core._record import Done, Fenced, Found, Granted, Held
+from twiceproof.stores._sqlite_file import Synchronous
 from twiceproof.stores.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,7 @@ def test_eight_processes_with_fifty_duplicates_grant_each_key_once(path):
 def test_a_killed_holder_leaves_a_claim_that_lapses(path):
     """R28, R42, B08: its record is there, held until the lease is over, then unsettled, and can be settled."""
     child = start("hold", path)
+    assert child.stdout
     assert child.stdout.readline() == "Granted\n"
     store = SqliteStore(path)
     assert type(store.claim(record(1), LEASE, b"n2")) is Held
@@ -102,10 +104,11 @@ def test_a_forked_child_opens_the_file_for_itself(path):
 
 def test_normal_and_full_are_what_the_connection_runs_with(path):
     """R21: FULL waits for the disk at each commit (2), NORMAL doesn't (1)."""
-    for synchronous, level in (("FULL", 2), ("NORMAL", 1)):
+    levels: dict[Synchronous, int] = {"FULL": 2, "NORMAL": 1}
+    for synchronous, level in levels.items():
         store = SqliteStore(path, synchronous=synchronous)
         store.open()
-        connection = store._database.lanes.writer._connection
+        connection = connection_of(store)
         assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         store.close()

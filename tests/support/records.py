@@ -13,7 +13,7 @@ NOW = 1_000.0
 
 def record(state: State = State.IN_FLIGHT, **parts: Any) -> Record:
     """A record as a store hands it out: granted ten seconds ago, with twenty left of its lease."""
-    made = {
+    made: dict[str, Any] = {
         "id": b"id",
         "namespace": "tests",
         "principal": b"who",

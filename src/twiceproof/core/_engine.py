@@ -43,6 +43,8 @@ class Call:
     site: Site
     new: NewRecord
     nonce: bytes
+    heard: bool = True
+    """Whether anybody listens to events: where nobody does, the two of every first request are spared."""
 
 
 @dataclass(slots=True)
@@ -144,7 +146,9 @@ Step: TypeAlias = StoreStep | DoAsk | DoRun | DoPause | DoLater | DoNote
 Steps: TypeAlias = Generator[Step, Any, life.Reply | life.Bypass | None]
 
 
-def make_call(request: Request, key: str, principal: str, policy: Policy, site: Site, nonce: bytes) -> Call:
+def make_call(
+    request: Request, key: str, principal: str, policy: Policy, site: Site, nonce: bytes, *, heard: bool = True
+) -> Call:
     """Return the call for an admitted request: its scope, record id and fingerprint (R14-R20)."""
     scope = scope_of(site, principal, request, key, policy)
     new = NewRecord(
@@ -158,7 +162,7 @@ def make_call(request: Request, key: str, principal: str, policy: Policy, site: 
         cast("Guarantee", policy.guarantee),
         seconds(policy.unsettled_retention),
     )
-    return Call(request, key, policy, site, new, nonce)
+    return Call(request, key, policy, site, new, nonce, heard)
 
 
 def note_of(write: Write, *, late: bool = False) -> str:
@@ -216,8 +220,12 @@ def _begin(call: Call) -> Generator[Step, Any, Granted | life.Reply | life.Bypas
     pause = FIRST_PAUSE
     turns = 0
     while turns < MOST_TURNS:
+        claim = DoClaim(new, seconds(policy.lease), call.nonce, asked.after if asked else None)
         try:
-            got = yield from _claim(call, new, asked.after if asked else None)
+            try:
+                got: ClaimAnswer = yield claim
+            except StoreOutcomeUnknown:
+                got = yield from _claim_again(claim)
         except StoreError as error:
             known = turns > 0 or waiting_since is not None or isinstance(error, UnknownFormat)
             if policy.fail_open and not known:  # R48; a record that is known, or can't be read (R17), is never run over
@@ -227,9 +235,12 @@ def _begin(call: Call) -> Generator[Step, Any, Granted | life.Reply | life.Bypas
         answer = life.resolve(got, new.fingerprint, call.request, policy, call.site)
         turns += 1
         match answer:
-            case life.Execute(granted):
-                yield from _note_grant(granted)
-                return granted
+            case Granted():
+                if answer.forgot:
+                    yield DoNote("purged", "unsettled")  # R42: the key is new, although nobody knew how it came out
+                if call.heard:
+                    yield DoNote("taken_over" if answer.taken_over else "granted")
+                return answer
             case life.Reply():
                 yield DoNote("refused", answer.code) if answer.code else DoNote("replayed")
                 return answer
@@ -258,29 +269,19 @@ def _begin(call: Call) -> Generator[Step, Any, Granted | life.Reply | life.Bypas
     return life.refuse("in-progress", call.site, retry_after=1)
 
 
-def _claim(call: Call, new: NewRecord, after: bytes | None) -> Generator[Step, Any, ClaimAnswer]:
-    """Claim; repeat once under the same nonce where the reply was lost (R48)."""
-    step = DoClaim(new, seconds(call.policy.lease), call.nonce, after)
+def _claim_again(claim: DoClaim) -> Generator[Step, Any, ClaimAnswer]:
+    """Repeat a claim under its nonce, since its reply was lost; where that fails too, withdraw it (R48)."""
     try:
-        got: ClaimAnswer = yield step
-    except StoreOutcomeUnknown:
-        try:
-            got = yield step
-        except StoreError:
-            yield DoLater(DoRelease(new.id, call.nonce))
-            raise
+        got: ClaimAnswer = yield claim
+    except StoreError:
+        yield DoLater(DoRelease(claim.new.id, claim.nonce))
+        raise
     return got
 
 
 def _store_down(call: Call) -> Generator[Step, Any, life.Reply]:
     yield DoNote("refused", "store-unavailable")
     return life.refuse("store-unavailable", call.site, retry_after=5)
-
-
-def _note_grant(granted: Granted) -> Generator[Step, Any, None]:
-    if granted.forgot:
-        yield DoNote("purged", "unsettled")  # R42: the key is new, although nobody knew how it came out
-    yield DoNote("taken_over" if granted.taken_over else "granted")
 
 
 def _reconcile(call: Call, record: Record, unknown: life.Reply) -> Generator[Step, Any, life.Reply | _Asked | None]:
@@ -342,18 +343,22 @@ def _finish(call: Call, outcome: Outcome) -> Generator[Step, Any, None]:
     id, nonce = call.new.id, call.nonce
     settlement = life.settle(outcome, call.policy)
     match settlement:
-        case life.Complete(answer):
-            write: Write = DoComplete(id, nonce, encode(answer), seconds(call.policy.retention))
+        case life.Complete():
+            write: Write = DoComplete(id, nonce, encode(settlement.answer), seconds(call.policy.retention))
         case life.Release():
             write = DoRelease(id, nonce)
-        case life.Park(cause):
-            write = DoPark(id, nonce, cause)
+        case life.Park():
+            write = DoPark(id, nonce, settlement.cause)
         case life.Leave():
             return
         case _:
             assert_never(settlement)
-    back = yield from _write(write, note_of(write, late=True))
-    if back is not None:
+    try:
+        back: WriteAnswer = yield write
+    except StoreError:
+        yield DoLater(write, note_of(write, late=True))  # R47
+        return
+    if call.heard:
         yield DoNote("fenced" if isinstance(back, Fenced) else note_of(write))
 
 

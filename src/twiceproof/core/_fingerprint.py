@@ -35,6 +35,8 @@ VERSION: Final = "1"
 """The algorithm of this release; a change of any canonical form takes another."""
 MAX_ID_LENGTH: Final = 1_000
 LARGE_BODY: Final = 64 * 1024
+SMALL_BODY: Final = 512
+"""What is no longer than that is cheap, even where it is compressed."""
 
 _LENGTHS: Final = struct.Struct(">7Q")
 _STORED: Final = re.compile(rb"([!-9;-~]{1,%d}):[0-9a-f]{64}" % MAX_ID_LENGTH)
@@ -137,9 +139,15 @@ def refingerprint(request: Request, stored: bytes, options: FingerprintOptions) 
     return None if known is None else fingerprint(request, known)
 
 
+def same_parameters(one: bytes, other: bytes) -> bool:
+    """Whether two fingerprints were made in the same way, so that they differ only where the requests do (R17)."""
+    return one.rpartition(b":")[0] == other.rpartition(b":")[0]
+
+
 def is_costly(request: Request) -> bool:
     """Tell whether a fingerprint may take more than about a millisecond: too long for an event loop."""
-    return len(request.body) > LARGE_BODY or bool(_media(request.headers)[2])
+    size = len(request.body)
+    return size > LARGE_BODY or (size > SMALL_BODY and bool(_media(request.headers)[2]))
 
 
 def _media(headers: Headers) -> tuple[bytes, bytes, list[bytes]]:

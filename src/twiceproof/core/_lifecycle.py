@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 from twiceproof.core import _outcome as outcomes
 from twiceproof.core._codec import decode
 from twiceproof.core._field import BadKey, find_key
-from twiceproof.core._fingerprint import refingerprint
+from twiceproof.core._fingerprint import refingerprint, same_parameters
 from twiceproof.core._guarantee import SETTLING, TEMPORARY_STATUSES, Ending, Settling
 from twiceproof.core._kept import to_replay, to_store
 from twiceproof.core._problems import is_ours, problem
@@ -74,13 +74,6 @@ class Keyed:
 
 
 @dataclass(slots=True)
-class Execute:
-    """The claim is ours: run the handler."""
-
-    granted: Granted
-
-
-@dataclass(slots=True)
 class Wait:
     """Somebody else is at it: wait as the policy says, then send this (R23)."""
 
@@ -128,7 +121,7 @@ class Leave:
 
 
 Settlement: TypeAlias = Complete | Release | Park | Leave
-Resolution: TypeAlias = Execute | Reply | Wait | Reconcile | Again
+Resolution: TypeAlias = Granted | Reply | Wait | Reconcile | Again
 
 
 def admit(method: str, headers: Headers, policy: Policy, site: Site) -> Bypass | Reply | Keyed:
@@ -148,16 +141,18 @@ def admit(method: str, headers: Headers, policy: Policy, site: Site) -> Bypass |
 def resolve(got: ClaimAnswer, fingerprint: bytes, request: Request, policy: Policy, site: Site) -> Resolution:
     """Decide what the answer to a claim means (CONTRACT 4)."""
     if isinstance(got, Granted):
-        return Execute(got)  # R21, R27
+        return got  # R21, R27: run the handler
     record = got.record
     if record.format > FORMAT:  # R17, R53
         return refuse("store-unavailable", site, retry_after=5)
     other = record.fingerprint
     if other != fingerprint:
+        if same_parameters(other, fingerprint):  # R24, before R23
+            return refuse("idempotency-key-reuse", site)
         recomputed = refingerprint(request, other, policy.fingerprint)
         if recomputed is None:  # R17: an id that this process does not know is never a mismatch
             return refuse("store-unavailable", site, retry_after=5)
-        if recomputed != other:  # R24, before R23
+        if recomputed != other:  # R24 again
             return refuse("idempotency-key-reuse", site)
     match got:
         case Held():

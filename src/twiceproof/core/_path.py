@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from string import ascii_letters, digits, hexdigits
 from typing import Final
 
@@ -13,6 +14,7 @@ _DANGLING: Final = re.compile(rb"%[0-9A-Fa-f]?\Z")
 _ENCODED: Final = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")  # all but pchar and "/", RFC 3986 §3.3
 
 
+@lru_cache(maxsize=512)  # an application has few paths that come often; both the scope and the fingerprint ask
 def canonical_path(raw_path: bytes) -> str:
     """Return the path of a request line in canonical spelling (R16).
 

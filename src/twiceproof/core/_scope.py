@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ PER_REQUEST_SCHEMES: Final = frozenset(
 _PER_REQUEST_PREFIXES: Final = ("aws4-", "scram-", "sharedkey")
 
 MOST_PRINCIPALS: Final = 1024
+_LENGTHS: Final = struct.Struct(">II")
 
 
 @dataclass(slots=True)
@@ -78,8 +80,8 @@ def make_scope(site: Site, principal: str, operation: str, path: str, key: str) 
     """Return the scope and the record id for given parts."""
     who, key_digest = site.principal(principal), site.digest(key)
     space, named = site.namespace.encode(), operation.encode()
-    framed = b"%d:%b%d:%b%b%b" % (len(space), space, len(named), named, who, key_digest)  # both digests are 32 bytes
-    return Scope(who, operation, path, key_digest, hashlib.sha256(framed).digest())
+    framed = (_LENGTHS.pack(len(space), len(named)), space, named, who, key_digest)  # both digests have 32 bytes
+    return Scope(who, operation, path, key_digest, hashlib.sha256(b"".join(framed)).digest())
 
 
 def by_authorization(headers: Headers) -> str | None:

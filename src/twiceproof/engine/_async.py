@@ -218,16 +218,12 @@ async def _pause(seconds: float, left: asyncio.Event | None) -> bool:
 async def _ask(call: core.Call, record: Record, timeout: float) -> Verdict:  # the rule's own word
     """Ask the reconcile hook; whatever it does but give a verdict counts as *don't know* (R28)."""
     hook = call.policy.reconcile
-    if hook is None:
-        return DontKnow()
+    assert hook is not None  # the rules ask only where there is one
     try:
         async with asyncio.timeout(timeout):
-            if iscoroutinefunction(hook):
-                verdict = await hook(record, call.request)
-            else:
-                verdict = await asyncio.to_thread(hook, record, call.request)
-                if isawaitable(verdict):
-                    verdict = await verdict
+            made = iscoroutinefunction(hook)
+            answer = hook(record, call.request) if made else await asyncio.to_thread(hook, record, call.request)
+            verdict = await answer if isawaitable(answer) else answer
     except Exception:  # noqa: BLE001  # whatever a hook raises
         logger.exception("the reconcile hook failed; the outcome stays unknown")
         return DontKnow()

@@ -184,8 +184,7 @@ class Engine(Front[Store]):
 def _ask(call: core.Call, record: Record) -> Verdict:
     """Ask the reconcile hook; one that takes too long loses its second claim, so its verdict is fenced (R28)."""
     hook = call.policy.reconcile
-    if hook is None:
-        return DontKnow()
+    assert hook is not None  # the rules ask only where there is one
     try:
         verdict = hook(record, call.request)
     except Exception:  # noqa: BLE001  # whatever a hook raises

@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, Unpack
 
 from twiceproof.core import _lifecycle as life
@@ -23,7 +24,7 @@ AnyStore = TypeVar("AnyStore", Store, AsyncStore)
 NONCE_BYTES: Final = 16
 
 
-class Front(Generic[AnyStore]):
+class Front(ABC, Generic[AnyStore]):
     """Answers what needs neither store nor handler."""
 
     asynchronous: ClassVar[bool]
@@ -54,7 +55,15 @@ class Front(Generic[AnyStore]):
         if not principal or not isinstance(principal, str):  # R12
             msg = f"principal must name the account that the request acts for, not {principal!r}"
             raise ValueError(msg)
-        return make_call(request, key, principal, policy, self.settings.site, os.urandom(NONCE_BYTES))
+        return make_call(
+            request,
+            key,
+            principal,
+            policy,
+            self.settings.site,
+            os.urandom(NONCE_BYTES),
+            heard=self.settings.on_event is not None,
+        )
 
     def _new_keeper(self) -> Keeper:
         return Keeper(self.store.renewer, self.settings)
@@ -65,13 +74,13 @@ class Front(Generic[AnyStore]):
             if self._keeper.closed:
                 self._keeper = self._new_keeper()
 
+    @abstractmethod
     def forget_opening(self) -> None:
         """Open again at the next request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def at_exit(self) -> None:
         """Finish at the end of the interpreter what `close` did not (R41)."""
-        raise NotImplementedError
 
     def after_fork(self) -> None:
         """Start anew in a child process: threads don't come along, and a lock may have been taken (R41)."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from twiceproof.core._engine import DoComplete, DoLater, DoPark, DoRelease, Write
 from twiceproof.core._policy import seconds
@@ -291,3 +291,5 @@ def perform_write(store: Store, write: Write) -> WriteAnswer:
             return store.release(id, nonce)
         case DoPark(id, nonce, cause):
             return store.park(id, nonce, cause)
+        case _:
+            assert_never(write)

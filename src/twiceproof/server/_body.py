@@ -34,19 +34,24 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | B
     framing = framing_of(headers)
     if framing.length is not None and framing.length > limit:
         return BadBody("request-too-large")  # R11
-    copy = BodyCopy(limit)
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return Gone(message)
-        copy.add(message.get("body", b""))
-        if copy.size > limit:
+    message = await receive()
+    copy: BodyCopy | None = None
+    while message["type"] == "http.request":
+        part: bytes = message.get("body", b"")
+        size = len(part) + (copy.size if copy else 0)
+        if size > limit:
             return BadBody("request-too-large")  # R11
+        if copy is not None:
+            copy.add(part)
         if not message.get("more_body", False):
-            break
-    if not framing.fits(copy.size):
-        return BadBody("body-incomplete")  # R52
-    return copy.value()
+            if not framing.fits(size):
+                return BadBody("body-incomplete")  # R52
+            return copy.value() if copy is not None else bytes(part)
+        if copy is None:
+            copy = BodyCopy(limit)
+            copy.add(part)
+        message = await receive()
+    return Gone(message)
 
 
 class BodyCopy:

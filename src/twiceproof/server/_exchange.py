@@ -237,19 +237,14 @@ class Exchange:
         assert self.run is not None  # checked by the callers
         headers = [(bytes(name), bytes(value)) for name, value in self._start["headers"]]
         response = Response(self._start["status"], headers)
-        media = response.header(b"content-type")
-        if self._chunks is None or (media is not None and media.lstrip().lower().startswith(b"text/event-stream")):
-            response.body = None  # R43
-        else:
-            response.body = b"".join(self._chunks)
-            if not _is_whole(response, response.body):
-                response.body = None  # R50: its client saw a broken connection
+        body = None if self._chunks is None else b"".join(self._chunks)  # R43
+        response.body = body if body is not None and _is_whole(response, body) else None
         return Answered(response, self.run.attempt.released)
 
 
 def _is_whole(response: Response, body: bytes) -> bool:
-    """Whether a body has the length that the answer itself announced."""
-    length = response.header(b"content-length")
+    """Whether a body has the length that the answer itself announced; if not, its client saw a break (R50)."""
+    length = dict(response.headers).get(b"content-length")  # ASGI has names in lower case
     return length is None or response.status in _BODILESS or length.strip() == b"%d" % len(body)
 
 

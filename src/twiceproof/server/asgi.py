@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from twiceproof.core._lifecycle import Bypass, Reply
 from twiceproof.core._messages import Request
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from twiceproof.core._messages import Headers
     from twiceproof.stores import AsyncStore
 
-Principal = Callable[[Scope], str | Awaitable[str | None] | None]
-
 __all__ = ["IdempotencyMiddleware", "Policy", "anonymous", "by_authorization"]
 
+DEFAULT: Final = Policy()
+"""Every POST and PATCH, the key optional, at most once."""
 OUTSIDE_US = frozenset({"CORSMiddleware", "GZipMiddleware", "BrotliMiddleware", "ZstdMiddleware", "CompressMiddleware"})
 """What belongs outside this middleware (R49)."""
 
@@ -50,7 +50,7 @@ class IdempotencyMiddleware:
         *,
         store: str | AsyncStore,
         principal: Callable[..., Any] | None = None,
-        policy: Policies = Policy(),  # noqa: B008  # frozen
+        policy: Policies = DEFAULT,
         **options: Unpack[EngineOptions],
     ) -> None:
         self.app = app
@@ -142,10 +142,10 @@ def make_request(scope: Scope, body: bytes) -> Request:
 
 
 def raw_path(scope: Scope) -> bytes:
-    """Return the path as sent, cut at the query; re-encoded where the server has none (R16)."""
+    """Return the path as sent, perhaps with the query; re-encoded where the server has none (R16)."""
     raw: bytes | None = scope.get("raw_path")
     if raw:
-        return raw.partition(b"?")[0]
+        return raw
     _tell_no_raw_path()
     return encode_path(scope["path"])
 

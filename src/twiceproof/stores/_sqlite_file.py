@@ -85,7 +85,11 @@ class File:
         connection = self.connect()
         try:
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
-            if self._version(connection) < SCHEMA_VERSION:
+            version = self._version(connection)
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            if mode != "wal":
+                raise StoreUnavailable(f"{self.path} can't use write-ahead logging: is it on a network drive?")
+            if version < SCHEMA_VERSION:
                 self._make(connection)
         except BaseException:
             connection.close()
@@ -93,9 +97,6 @@ class File:
         return connection
 
     def _make(self, connection: sqlite3.Connection) -> None:
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
-            raise StoreUnavailable(f"{self.path} can't use write-ahead logging: is it on a network drive?")
         connection.execute("BEGIN IMMEDIATE")
         try:
             if self._version(connection) < SCHEMA_VERSION:

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Iterable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from twiceproof.stores._sqlite_verbs import UNDECIDED, Undecided, Verb
 
@@ -76,9 +76,9 @@ class LoopJob(Job[T]):
             self.future.set_result(None)
 
 
-def wake_all(jobs: Iterable[Job[object]]) -> None:
+def wake_all(jobs: Iterable[Job[Any]]) -> None:
     """Tell every job's outcome, with one call into each event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Job[object]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
     for job in jobs:
         if job.loop is None:
             job.wake()
@@ -91,6 +91,6 @@ def wake_all(jobs: Iterable[Job[object]]) -> None:
             continue
 
 
-def _wake(jobs: Iterable[Job[object]]) -> None:
+def _wake(jobs: Iterable[Job[Any]]) -> None:
     for job in jobs:
         job.wake()
