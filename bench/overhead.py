@@ -177,7 +177,9 @@ class HandPair:
             self.db.execute(
                 "INSERT INTO keys VALUES (?, ?, 1, julianday('now') + 30, NULL) ON CONFLICT DO NOTHING", (id, b"f" * 66)
             )
-            self.db.execute("UPDATE keys SET answer = ? WHERE id = ? AND token = 1 AND answer IS NULL", (b"a" * 512, id))
+            self.db.execute(
+                "UPDATE keys SET answer = ? WHERE id = ? AND token = 1 AND answer IS NULL", (b"a" * 512, id)
+            )
 
 
 def new_record() -> NewRecord:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from twiceproof.core._fingerprint import (
     LARGE_BODY,
-    SMALL_BODY,
     MAX_ID_LENGTH,
+    SMALL_BODY,
     FingerprintOptions,
     fingerprint,
     is_costly,

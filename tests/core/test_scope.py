@@ -59,7 +59,7 @@ def test_the_digests_are_these():
     scope = make_scope(Site("shop", b"secret"), "alice", "POST /orders", "/orders", "key-1")
     assert scope.principal == hmac.digest(b"secret", b"alice", "sha256")
     assert scope.key == hmac.digest(b"secret", b"key-1", "sha256")
-    framed = b"4:shop12:POST /orders" + scope.principal + scope.key
+    framed = b"\0\0\0\x04\0\0\0\x0cshopPOST /orders" + scope.principal + scope.key
     assert scope.id == hashlib.sha256(framed).digest()
 
 

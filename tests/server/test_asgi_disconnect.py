@@ -253,7 +253,7 @@ async def test_a_server_that_tells_something_else_than_a_disconnect_ends_no_wait
         await asyncio.sleep(0)
     assert waited
     assert client.answer.replayed
-    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @in_loop

@@ -18,12 +18,18 @@ class Server:
         self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None
+        self.heard: list[tuple[str, list[str]]] = []
+
+    async def hear(self, message: Any) -> None:
+        """Take a message, and note what the store had been asked for by then."""
+        self.heard.append((message["type"], list(getattr(self.door.store, "calls", []))))
+        await self.outbox.put(message)
 
     async def tell(self, type: str) -> str:
         """Send one message and return the type of the answer, or the name of what the application raised."""
         if self.task is None:
             scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-            self.task = asyncio.create_task(self.door(scope, self.inbox.get, self.outbox.put))
+            self.task = asyncio.create_task(self.door(scope, self.inbox.get, self.hear))
         await self.inbox.put({"type": type})
         answer = asyncio.create_task(self.outbox.get())
         await asyncio.wait({answer, self.task}, return_when=asyncio.FIRST_COMPLETED)
@@ -76,6 +82,10 @@ async def test_the_store_opens_before_the_application_starts_and_closes_after_it
     assert await server.tell("lifespan.shutdown") == "lifespan.shutdown.complete"
     assert await server.end() is None
     assert app.log == ["startup after ['open']", "shutdown after ['open']"]
+    assert server.heard == [
+        ("lifespan.startup.complete", ["open"]),
+        ("lifespan.shutdown.complete", ["open", "close"]),
+    ]
     assert store.calls == ["open", "close"]
 
 

@@ -142,6 +142,33 @@ async def test_background_tasks_run_once_and_no_replay_waits_for_them():
     assert ("completed", "late-error") in service.events
 
 
+@in_loop
+async def test_a_replay_does_not_wait_for_background_work_of_dependencies():
+    """R51: what a dependency leaves behind runs for every request, and after the replay has been sent."""
+    async with Service() as service:
+        gate = asyncio.Event()
+        gate.set()
+
+        async def audit(tasks: BackgroundTasks) -> None:
+            tasks.add_task(gate.wait)
+
+        @service.app.post("/orders", dependencies=[Depends(audit)])
+        @service.idempotency.operation()
+        async def create() -> int:
+            return service.effect()
+
+        await post(service, "k", body=b"{}")
+        gate.clear()
+        client = Client([b"{}"])
+        again = asyncio.create_task(post(service, "k", body=b"{}", client=client))
+        await client.until(2)
+        unfinished = not again.done()
+        gate.set()
+        await again
+    assert unfinished
+    assert client.answer.brief == (200, True, b"1")
+
+
 # ---------------------------------------------------------------------- errors
 
 

@@ -124,20 +124,25 @@ async def test_a_body_over_the_limit_is_refused_before_the_claim(reader, declare
     assert (claims, service.effects) == (1, 1)
 
 
+@pytest.mark.parametrize("limit", [10, 10 * MIB])
+@pytest.mark.parametrize("before", [True, False])
 @in_loop
-async def test_without_a_key_there_is_no_limit_and_no_copy():
+async def test_without_a_key_there_is_no_limit_and_no_copy(before, limit):
     """R52: the limit is for what we fingerprint; a key-less body is neither refused nor kept."""
-    async with Service(policy=Policy(max_request_bytes=10)) as service:
+    async with Service(policy=Policy(max_request_bytes=limit)) as service:
         peaks: list[int] = []
 
-        @service.app.post("/orders")
-        @service.idempotency.operation()
-        async def create(request: Request) -> int:
+        async def sized(request: Request) -> int:
             size = 0
             async for chunk in request.stream():
                 size += len(chunk)
                 peaks.append(tracemalloc.get_traced_memory()[0])
             return size
+
+        @service.app.post("/orders")
+        @service.idempotency.operation()
+        async def create(request: Request, size: Annotated[int, Depends(sized if before else no_size)]) -> int:
+            return size or await sized(request)
 
         gc.collect()
         tracemalloc.start()
@@ -147,6 +152,10 @@ async def test_without_a_key_there_is_no_limit_and_no_copy():
             tracemalloc.stop()
     assert (answer.status, answer.body) == (200, b"%d" % (8 * MIB))
     assert max(peaks) < 2 * MIB
+
+
+async def no_size() -> int:
+    return 0
 
 
 class Upload(Client):
@@ -216,9 +225,10 @@ async def test_a_body_of_another_length_than_announced_is_never_fingerprinted(an
     assert (calls, service.effects) == ([], 0)
 
 
+@pytest.mark.parametrize("declared", [8, None])
 @pytest.mark.parametrize("reader", ["streamed", "untouched"])
 @in_loop
-async def test_a_client_that_leaves_within_its_body_has_no_effect(reader):
+async def test_a_client_that_leaves_within_its_body_has_no_effect(reader, declared):
     """R52: half a body is claimed by nobody, whoever was reading it."""
     async with Service() as service:
 
@@ -229,7 +239,7 @@ async def test_a_client_that_leaves_within_its_body_has_no_effect(reader):
 
         client = Client([b"half"], stays_for_body=False)
         with contextlib.suppress(ClientDisconnect):
-            await service.app(http_scope(headers=keyed("k", size=8)), client.receive, client.send)
+            await service.app(http_scope(headers=keyed("k", size=declared)), client.receive, client.send)
         calls = list(service.store.calls)
     assert (calls, service.effects) == ([], 0)
 

@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from typing import Annotated, Any
 
@@ -63,6 +63,9 @@ def included(app: FastAPI, route: Any) -> None:
     app.include_router(middle, prefix="/outer", tags=["orders"])
 
 
+statuses: list[int] = []
+
+
 class TimedRoute(APIRoute):
     """A route class as the documentation of FastAPI shows it: it wraps the handler and rewrites the request."""
 
@@ -73,7 +76,8 @@ class TimedRoute(APIRoute):
             again = Request(request.scope, request.receive)
             await again.body()
             response = await original(again)
-            response.headers["x-time"] = "1"
+            response.headers["x-status"] = str(response.status_code)
+            statuses.append(response.status_code)
             return response
 
         return timed
@@ -126,6 +130,43 @@ async def test_a_route_is_protected_wherever_it_is_registered(path):
 
 
 @in_loop
+async def test_a_route_class_sees_the_status_that_its_client_will_see():
+    """What stands for a replay or refusal inside the application has its status, for those who log or commit by it."""
+    statuses.clear()
+    async with Service() as service:
+        marked = service.idempotency.operation(required=True)(Calls(service.effect).coroutine)
+        with_route_class(service.app, marked)
+        answers = [
+            await post(service, "k", path="/timed/orders"),
+            await post(service, "k", path="/timed/orders"),
+            await post(service, "k", path="/timed/orders", body=b'{"n":2}'),
+            await post(service, None, path="/timed/orders"),
+        ]
+    assert [answer.status for answer in answers] == [200, 200, 422, 400]
+    assert statuses == [200, 200, 422, 400]
+    assert [answer.all("x-status") for answer in answers] == [[b"200"], [b"200"], [], []]
+
+
+@in_loop
+async def test_closing_a_marked_generator_closes_the_endpoint_with_it():
+    """What the endpoint's finally does is done when the stream is closed, not when memory is collected."""
+    ended = []
+
+    async def create() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            ended.append(True)
+
+    service = Service()
+    marked: Any = service.idempotency.operation()(create)
+    stream = marked(twiceproof_request=Request({"type": "http", "method": "GET"}))
+    first = await anext(stream)
+    await stream.aclose()
+    assert (first, ended) == (1, [True])
+
+
+@in_loop
 async def test_a_decorator_above_the_mark_keeps_its_protection():
     """A limiter between route and mark that uses functools.wraps passes our parameters on."""
     async with Service() as service:
@@ -155,9 +196,16 @@ async def test_an_endpoint_keeps_its_own_request_whatever_the_parameters_are_cal
         async def other(twiceproof_request: str, order: Order) -> list[Any]:
             return [twiceproof_request, order.n]
 
+        @service.app.post("/more/values")
+        @service.idempotency.operation()
+        async def more(**values: str) -> dict[str, str]:
+            return values
+
+        rest = await post(service, "k", ANN, path="/more/values", query=b"values=1")
         answer = await post(service, "k", ANN, path="/abc", query=b"twiceproof_principal=7")
         without = await post(service, "k", ANN, path="/other/abc")
     assert (answer.status, answer.body) == (200, b'["abc",7,"/abc",2,1]')
+    assert (rest.status, rest.body) == (200, b'{"values":"1"}')
     assert (without.status, without.body) == (200, b'["abc",1]')
 
 

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from tests.support.asgi_client import in_loop, post
+from tests.support.asgi_client import Client, in_loop, post
 from tests.support.asgi_door import SteeredStore
 from tests.support.fastapi_program import program
 from tests.support.fastapi_service import Service, run_lifespan
@@ -141,6 +141,35 @@ async def test_two_doors_in_one_application_keep_their_operations_apart():
         await second.idempotency.engine.close()
     assert [answer.status for answer in answers] == [201, 201, 201, 200, 200, 400]
     assert records == [1, 1]
+
+
+@in_loop
+async def test_a_stream_of_the_inner_door_is_not_held_by_the_outer_one():
+    """R52: a layer heeds its own marks only, so the head of another one's stream goes on at its claim."""
+    service = Service()
+    second = Service(app=service.app)
+    service.app.post("/orders")(service.idempotency.operation()(with_nothing))
+    gate = asyncio.Event()
+
+    @service.app.post("/lines")
+    @second.idempotency.operation()
+    async def lines() -> AsyncIterator[int]:
+        await gate.wait()
+        yield second.effect()
+
+    try:
+        client = Client([b"{}"])
+        running = asyncio.create_task(post(service, "k", path="/lines", body=b"{}", client=client))
+        await asyncio.wait_for(client.until(1), 5)
+        gate.set()
+        answer = await running
+    finally:
+        await service.idempotency.engine.close()
+        await second.idempotency.engine.close()
+    assert answer.brief == (200, False, b"1\n")
+
+
+async def with_nothing() -> None: ...
 
 
 @in_loop

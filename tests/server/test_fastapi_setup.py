@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.middleware.gzip import GZipMiddleware
 from starlette.applications import Starlette
@@ -41,8 +41,9 @@ def test_whose_keys_they_are_has_no_default():
 
 def test_an_account_per_credential_warns_of_tokens_that_change():
     """R12: a refreshed token is another principal under by_authorization; the warning points at the caller."""
-    with pytest.warns(TwiceproofWarning, match="refreshed token is another account"):
+    with pytest.warns(TwiceproofWarning, match="refreshed token is another account") as seen:
         Idempotency(principal=by_authorization, **VOLATILE)
+    assert [item.filename for item in seen] == [__file__]
 
 
 @pytest.mark.parametrize(
@@ -121,18 +122,28 @@ def test_install_is_called_once_before_the_start_and_with_the_application():
         idempotency.install(late)
 
 
-def mark_above(service: Service) -> None:
+def mark_above(service: Service, place: str) -> None:
+    inner = APIRouter() if place == "included" else FastAPI() if place == "mounted" else service.app
+
     @service.idempotency.operation()
-    @service.app.post("/orders")
+    @inner.post("/orders")
     async def create() -> int:
         return service.effect()
 
+    if isinstance(inner, APIRouter):
+        middle = APIRouter(prefix="/middle")
+        middle.include_router(inner)
+        service.app.include_router(middle)
+    elif inner is not service.app:
+        service.app.mount("/mounted", inner)
 
+
+@pytest.mark.parametrize("place", ["application", "included", "mounted"])
 @in_loop
-async def test_a_mark_above_the_route_stops_the_start_and_every_request():
+async def test_a_mark_above_the_route_stops_the_start_and_every_request(place):
     """A route that got the function without its mark would run unprotected: it is named, and does not run."""
     async with Service() as service:
-        mark_above(service)
+        mark_above(service, place)
         said: list[Any] = []
 
         async def start() -> Any:

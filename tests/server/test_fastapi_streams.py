@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -50,6 +51,26 @@ async def test_streamed_and_file_answers_replay_if_they_are_small(tmp_path):
     ]
     assert answers[5].all("location") == [b"/o/1"]
     assert service.effects == 3
+
+
+@in_loop
+async def test_the_head_of_a_plain_generator_goes_when_it_has_claimed():
+    """R52: its first step, in a thread, is begun after the head is on its way."""
+    async with Service() as service:
+        go = threading.Event()
+
+        @service.app.post("/orders")
+        @service.idempotency.operation()
+        def create() -> Iterator[int]:
+            assert go.wait(20)
+            yield service.effect()
+
+        client = Client([b"{}"])
+        running = asyncio.create_task(post(service, "k", body=b"{}", client=client))
+        await asyncio.wait_for(client.until(1), 5)
+        go.set()
+        answer = await running
+    assert answer.brief == (200, False, b"1\n")
 
 
 @in_loop
@@ -103,6 +124,31 @@ async def test_an_event_stream_runs_once_and_its_retry_is_told_so(version):
     assert outcome(again) == (409, False, "replay-unavailable")
     assert again.problem["original_status"] == 200
     assert outcome(bad) == (400, False, "idempotency-key-invalid")
+
+
+@in_loop
+async def test_signs_of_life_do_not_start_an_event_stream_before_it_has_claimed(monkeypatch):
+    """R23, R48: while the store is slow, comments that keep the connection alive wait with the head of the stream."""
+    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.01)
+    async with Service() as service:
+
+        @service.app.post("/orders", response_class=EventSourceResponse)
+        @service.idempotency.operation()
+        async def create() -> AsyncIterator[dict[str, int]]:
+            yield {"effect": service.effect()}
+
+        starts, answers = [], []
+        for _ in range(2):
+            service.store.held["claim"] = asyncio.Event()
+            client = Client([b"{}"])
+            running = asyncio.create_task(post(service, "k", body=b"{}", client=client))
+            await asyncio.sleep(0.1)
+            starts.append(len(client.sent))
+            service.store.held.pop("claim").set()
+            answers.append(await running)
+    assert starts == [0, 0]
+    assert [outcome(answer) for answer in answers] == [(200, False, ""), (409, False, "replay-unavailable")]
+    assert service.effects == 1
 
 
 @pytest.mark.parametrize("plain", [True, False])

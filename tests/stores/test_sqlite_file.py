@@ -234,10 +234,11 @@ def failing(store: SqliteStore, code: int, times: int, *, begin: bool = False) -
 def test_a_commit_whose_outcome_is_unknown_says_so(store):
     """R48: the disk failed while it wrote: whoever asked must repeat under the same nonce."""
     new = new_record()
-    failing(store, sqlite3.SQLITE_IOERR, 1)
+    failed = failing(store, sqlite3.SQLITE_IOERR, 1)
     with company(store), pytest.raises(StoreOutcomeUnknown, match="may have taken place"):
         store.claim(new, LEASE, b"n1")
     assert type(store.claim(new, LEASE, b"n1")) is Granted
+    assert connection_of(store) is not failed  # such a connection is not trusted again
 
 
 def test_a_commit_that_certainly_failed_is_sent_again_one_by_one(store):

@@ -38,9 +38,6 @@ class AnswerCopy:
         response = Response(status, headers, None)
         if self._parts is None:
             return response
-        media = response.header(b"content-type")
-        if media is not None and media.lstrip().lower().startswith(b"text/event-stream"):
-            return response
         length = announced_length(response)
         if length is None or length == self.size:  # else its client saw a broken connection
             response.body = b"".join(self._parts)

@@ -171,11 +171,10 @@ class Exchange:
         event = asyncio.Event()
 
         async def wait() -> None:
-            with contextlib.suppress(Exception):  # the handler's own receive will tell
-                message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    self.gone = message
-                    event.set()
+            message = await self._receive()  # an error of it is the handler's own receive to tell
+            if message["type"] == "http.disconnect":
+                self.gone = message
+                event.set()
 
         return Leaving(event, asyncio.ensure_future(wait()))
 

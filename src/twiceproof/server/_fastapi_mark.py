@@ -101,9 +101,11 @@ def make_mark(owner: Owner, endpoint: Endpoint, policy: Policy) -> Mark:
 
 
 def _around_async(gate: _Gate, endpoint: Endpoint) -> Endpoint:
+    policy, account = gate.policy, gate.account
+
     async def wrapper(*args: Any, **values: Any) -> Any:
-        visit = await gate.enter(values)
-        if visit is not None and visit.reply is not None:
+        visit = gate.visit(values)
+        if visit is not None and not await visit.enter(policy, account):
             return _blank(visit)
         try:
             return await endpoint(*args, **values)
@@ -115,9 +117,11 @@ def _around_async(gate: _Gate, endpoint: Endpoint) -> Endpoint:
 
 
 def _around_function(gate: _Gate, endpoint: Endpoint) -> Endpoint:
+    policy, account = gate.policy, gate.account
+
     async def wrapper(*args: Any, **values: Any) -> Any:
-        visit = await gate.enter(values)
-        if visit is not None and visit.reply is not None:
+        visit = gate.visit(values)
+        if visit is not None and not await visit.enter(policy, account):
             return _blank(visit)
         try:
             return await in_thread(visit, functools.partial(endpoint, *args, **values))
@@ -129,10 +133,12 @@ def _around_function(gate: _Gate, endpoint: Endpoint) -> Endpoint:
 
 
 def _around_async_stream(gate: _Gate, endpoint: Endpoint) -> Endpoint:
+    policy, account = gate.policy, gate.account
+
     async def wrapper(*args: Any, **values: Any) -> AsyncIterator[Any]:
-        visit = await gate.enter(values)
+        visit = gate.visit(values)
         if visit is not None:
-            if visit.reply is not None:
+            if not await visit.enter(policy, account):
                 return
             await visit.start_stream()
         try:
@@ -147,10 +153,12 @@ def _around_async_stream(gate: _Gate, endpoint: Endpoint) -> Endpoint:
 
 
 def _around_stream(gate: _Gate, endpoint: Endpoint) -> Endpoint:
+    policy, account = gate.policy, gate.account
+
     async def wrapper(*args: Any, **values: Any) -> AsyncIterator[Any]:
-        visit = await gate.enter(values)
+        visit = gate.visit(values)
         if visit is not None:
-            if visit.reply is not None:
+            if not await visit.enter(policy, account):
                 return
             await visit.start_stream()
         try:
@@ -181,14 +189,15 @@ def _nothing(visit: Visit | None) -> None:
 
 
 class _Gate:
-    """The way into one endpoint: takes our two parameters out of the call, and claims."""
+    """The way into one endpoint: adds our two parameters to its signature, and takes them out of its calls."""
 
-    __slots__ = ("_endpoint", "_own_request", "_owner", "_policy", "_request", "_who", "signature")
+    __slots__ = ("_endpoint", "_key", "_own_request", "_request", "_who", "account", "policy", "signature")
 
     def __init__(self, owner: Owner, endpoint: Endpoint, policy: Policy) -> None:
-        self._owner = owner
+        self._key = owner.key
+        self.account = owner.account
         self._endpoint = endpoint
-        self._policy = policy
+        self.policy = policy
         signature = _resolved(endpoint)
         taken = signature.parameters
         own = [name for name, parameter in taken.items() if _is_request(parameter.annotation)]
@@ -210,8 +219,11 @@ class _Gate:
             end -= 1
         self.signature = signature.replace(parameters=[*parameters[:end], *added, *parameters[end:]])
 
-    async def enter(self, values: dict[str, Any]) -> Visit | None:
-        """Claim, and leave in ``values`` what the endpoint itself asked for. None: the method is not covered (R1)."""
+    def visit(self, values: dict[str, Any]) -> Visit | None:
+        """Return the visit that a call belongs to, and leave in ``values`` what the endpoint itself asked for.
+
+        None: the method is not covered (R1).
+        """
         request = values.get(self._request) if self._own_request else values.pop(self._request, None)
         found = None if self._who is None else values.pop(self._who, None)
         if not isinstance(request, Request):
@@ -219,16 +231,16 @@ class _Gate:
                 f"{name_of(self._endpoint)} is protected and was called without its request; in a test, call "
                 f"{name_of(self._endpoint)}.__wrapped__ to run it without protection"
             )
-        if request.scope["method"] not in self._policy.methods:
+        if request.scope["method"] not in self.policy.methods:
             return None
-        visit: Visit | None = request.scope.get(self._owner.key)
+        visit: Visit | None = request.scope.get(self._key)
         if visit is None:
             logger.error(
                 "%s was not run: it is marked, but idempotency.install(app) was not called on its application",
                 name_of(self._endpoint),
             )
             raise HTTPException(500)
-        await visit.enter(self._policy, self._owner.account, found)
+        visit.found = found
         return visit
 
 

@@ -66,6 +66,7 @@ class Visit(Exchange):
         "abandoned",
         "attempt",
         "cancelled",
+        "found",
     )
 
     def __init__(self, owner: object, engine: AsyncEngine, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,6 +81,7 @@ class Visit(Exchange):
         self._waiting: asyncio.Event | None = None
         self._head_of_stream: Message | None = None
         self.attempt: Attempt = scope.setdefault("twiceproof", Attempt())
+        self.found: object = None
         self.cancelled: asyncio.CancelledError | None = None
         self.abandoned = False
 
@@ -90,23 +92,24 @@ class Visit(Exchange):
 
     # ------------------------------------------------------------------ the claim
 
-    async def enter(self, policy: Policy, account: Callable[[Scope, object], str | None], found: object) -> None:
-        """Claim. Afterwards the handler may run, unless ``reply`` is set. ``account`` judges what was found of it.
+    async def enter(self, policy: Policy, account: Callable[[Scope, object], str | None]) -> bool:
+        """Claim; return whether the handler may run, else ``reply`` is set. ``account`` judges what was ``found``.
 
         The order is 401, then what is wrong with the key, then with the body (R49); nothing of it reaches the store.
         """
         self._entered = True
         try:
             if self._has_key(policy) or policy.required:
-                await self._claim(policy, account, found)
+                await self._claim(policy, account)
+            return self.reply is None
         finally:
             self._copied = None  # R11
             self._decided = True
             if self._waiting is not None:
                 self._waiting.set()
 
-    async def _claim(self, policy: Policy, account: Callable[[Scope, object], str | None], found: object) -> None:
-        principal = account(self._scope, found)
+    async def _claim(self, policy: Policy, account: Callable[[Scope, object], str | None]) -> None:
+        principal = account(self._scope, self.found)
         if not principal:
             self.reply = Reply(unauthorized())  # R12
             return
@@ -203,7 +206,11 @@ class Visit(Exchange):
         if self.reply is not None:
             await self._give_reply()
             return
-        if not self._decided and await self._held_back(message):
+        if self._decided:
+            if self.run is None and not self.unprotected:
+                await self._send(message)  # R9, R52
+                return
+        elif await self._held_back(message):
             return
         await super().send(message)
 
@@ -223,9 +230,9 @@ class Visit(Exchange):
         return False
 
     async def start_stream(self) -> None:
-        """Let go of the head that was held back."""
+        """Let go of the head that was held back; in favour of a reply it is dropped."""
         head, self._head_of_stream = self._head_of_stream, None
-        if head is not None and self.reply is None:
+        if head is not None:
             await super().send(head)
 
     async def _give_reply(self) -> None:

@@ -53,11 +53,13 @@ def headers_of(environ: Environ) -> Headers:
 
 def key_fields(environ: Environ, policy: Policy) -> Headers:
     """Return the fields that may bear the key, and no other: most requests have none of them (R2)."""
-    return [(name, octets(environ[variable])) for variable, name in _variables(field_names(policy)) if variable in environ]
+    pairs = key_variables(field_names(policy))
+    return [(name, octets(environ[variable])) for variable, name in pairs if variable in environ]
 
 
 @lru_cache(maxsize=64)
-def _variables(names: tuple[bytes, ...]) -> tuple[tuple[str, bytes], ...]:
+def key_variables(names: tuple[bytes, ...]) -> tuple[tuple[str, bytes], ...]:
+    """Return where an environ keeps each of these fields."""
     return tuple(("HTTP_" + name.decode().upper().replace("-", "_"), name) for name in names)
 
 

@@ -3,6 +3,9 @@
 A verb that decides is one atomic statement. A lost race is an answer, never an error. A verb returns or raises
 within the store's time-out: `StoreUnavailable` where nothing was written, `StoreOutcomeUnknown` where that is not
 known. Ids and nonces compare by exact bytes, moments by the store's own clock, read now (R34).
+
+A record past its ``expires_at`` is absent to every verb but `purge`, whether or not it is still there. One in a format
+above ours (R17, R53) never expires for us: it is `Found`, never granted or purged, and changed by its own nonce only.
 """
 
 from __future__ import annotations
@@ -76,11 +79,15 @@ class Store(Protocol):
         ...
 
     def open(self) -> None:
-        """Make the store ready in this process; a second call changes nothing."""
+        """Make the store ready in this process; a second call changes nothing.
+
+        A verb makes it ready by itself, too. Raises `ConfigurationError` where the records are in a schema of a later
+        release; a verb then raises `UnknownFormat`.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of every connection and thread; a second call changes nothing."""
+        """Let go of every connection and thread; a second call changes nothing, a later verb opens again."""
         ...
 
     def check(self) -> Sequence[str]:
@@ -94,12 +101,13 @@ class Store(Protocol):
     def claim(self, new: NewRecord, lease: float, nonce: bytes, after: bytes | None = None) -> ClaimAnswer:
         """Take the record for ``lease`` seconds, atomically (R21, R22).
 
-        Granted where there is no live record (none, or past its ``expires_at``); where the record already bears
-        ``nonce`` (a repeated call); where it lapsed, nobody reconciles it, and both its guarantee and ``new``'s are
-        at-least-once with an equal fingerprint (R27: a new token under the same incarnation, one more attempt);
-        where it bears ``after``, the nonce of a live second claim whose hook found that nothing had happened (R28:
-        likewise). `Held` under another's live lease, while waiting, and while reconciled; else `Found`. A record in
-        a format above ours is never granted.
+        Granted where there is no live record; where it is in flight under this very ``nonce`` (the call is repeated:
+        the same token for a whole lease, no attempt more); where it lapsed, nobody reconciles it, and both its
+        guarantee and ``new``'s are at-least-once with an equal fingerprint (R27: a new token under the same
+        incarnation, one more attempt); where it bears ``after``, the nonce of a live second claim whose hook found that
+        nothing had happened, with an equal fingerprint (R28: likewise, and from now on under ``new``'s guarantee).
+        `Held` under another's live lease, while waiting, and while reconciled; else `Found`: a completed or parked
+        record is not granted to its own nonce either.
         """
         ...
 
@@ -111,7 +119,8 @@ class Store(Protocol):
         `Granted` (with the record's token) where it is parked or lapsed, nobody else reconciles it, and the last
         asking is at least ``every`` seconds ago; `Held` where somebody reconciles it or a lease is live; `Found`
         where it is completed or was asked too recently. ``force`` overrides a live lease, a live second claim and
-        ``every``, for operators.
+        ``every``, for operators, and takes a waiting record; without it that one is `Held`. The nonce that has the
+        second claim is granted it again: the call is repeated.
         """
         ...
 
@@ -119,7 +128,8 @@ class Store(Protocol):
         """Give each claim ``lease`` seconds from now, in one statement, and return those that are fenced (R31).
 
         A holder may renew after its lapse or its parking, until another token is granted (R42); that ends a second
-        claim. ``expires_at`` keeps its distance to the end of the lease.
+        claim and makes it in flight again. ``expires_at`` keeps its distance to the end of the lease. A record that
+        its own nonce completed, and a waiting one, stay as they are and are not fenced.
         """
         ...
 
@@ -127,19 +137,24 @@ class Store(Protocol):
         """Store the answer for ``retention`` seconds (R25, R33).
 
         Done under the token's nonce, or under the nonce of a live second claim, which then becomes the token's, so
-        that the late holder is fenced; also where this nonce completed it before. Else `Fenced`.
+        that the late holder is fenced, with a greater number; also where this nonce completed it before: then the first
+        answer stays. Else `Fenced`.
         """
         ...
 
     def release(self, id: bytes, nonce: bytes) -> WriteAnswer:
-        """Delete an uncompleted record: nothing happened. Under the token's nonce or a live second claim's."""
+        """Delete an uncompleted record: nothing happened. Under the token's nonce or a live second claim's.
+
+        A completed record is `Fenced`, and so is one that this nonce released before: there is no record any more.
+        """
         ...
 
     def park(self, id: bytes, nonce: bytes, cause: str) -> WriteAnswer:
         """Say that the outcome is unknown. The token stays: its holder may still complete (R42).
 
         Under the token's nonce the record is parked for its keeping time. Under a second claim's nonce (the hook
-        doesn't know) that claim alone ends, whatever it finds.
+        doesn't know) that claim alone ends, lapsed or not. The token's holder, when it parks, leaves a second claim as
+        it is. A completed record is `Fenced`.
         """
         ...
 
@@ -156,7 +171,10 @@ class Store(Protocol):
         ...
 
     def purge(self, limit: int) -> Purged:
-        """Delete at most ``limit`` records past their ``expires_at`` (R33, R42)."""
+        """Delete at most ``limit`` records past their ``expires_at`` (R33, R42).
+
+        A store that sweeps by itself tells here of the unsettled records that it forgot since the last purge.
+        """
         ...
 
     def renewer(self) -> Store:

@@ -1,0 +1,116 @@
+"""How a request goes on: the shipped steps, replayed from the answers that they were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from twiceproof.core import _engine as core
+from twiceproof.core import _lifecycle as life
+from twiceproof.errors import StoreError, StoreOutcomeUnknown, StoreUnavailable
+from twiceproof.testing.explorer._frozen import Numbered, freeze, resting_place
+from twiceproof.testing.explorer._people import Kind
+
+UNKNOWN: Final = StoreOutcomeUnknown()
+DOWN: Final = StoreUnavailable()
+
+End: TypeAlias = life.Reply | life.Bypass | None
+
+
+@dataclass(slots=True)
+class Renew:
+    """Renew the claim of a request."""
+
+    id: bytes
+
+
+@dataclass(slots=True)
+class Force:
+    """An operator takes the second claim, whatever stands in the way."""
+
+    id: bytes
+
+
+Asked: TypeAlias = core.StoreStep | Renew | Force
+
+
+@dataclass(slots=True, eq=False)
+class Point:
+    """Where a request rests: the step that it wants done, and one way of answers that leads there."""
+
+    kind: int
+    history: tuple[int, ...]
+    step: core.Step
+    finishing: bool
+    """Whether its handler ran already."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """What an answer led to: the next point, or its end; and what was left to the background on the way."""
+
+    point: int | None
+    end: End
+    jobs: tuple[core.DoLater, ...]
+
+
+class Paths:
+    """Every point that the requests of a scene can rest at, found as the search needs them."""
+
+    def __init__(self, kinds: list[Kind], *, merge: bool = True) -> None:
+        self._kinds = kinds
+        self._merge = merge
+        self._points: Numbered[Point] = Numbered()
+        self._turns: dict[tuple[int, int], Turn] = {}
+        self.answers: Numbered[Any] = Numbered()
+        self.unknown = self.answer(UNKNOWN)
+        self.down = self.answer(DOWN)
+
+    def answer(self, answer: object) -> int:
+        """Return the number of an answer."""
+        return self.answers.of(answer, (type(answer), freeze(answer)))
+
+    def point(self, number: int) -> Point:
+        """Return a point by its number."""
+        return self._points.values[number]
+
+    def start(self, kind: int) -> int:
+        """Return the point at which a request of this kind begins."""
+        turn = self._replay(kind, (), finishing=False)
+        assert turn.point is not None
+        return turn.point
+
+    def turn(self, number: int, answer: int) -> Turn:
+        """Return what this answer leads to at this point."""
+        found = self._turns.get((number, answer))
+        if found is None:
+            point = self._points.values[number]
+            finishing = point.finishing or isinstance(point.step, core.DoRun)
+            found = self._replay(point.kind, (*point.history, answer), finishing=finishing)
+            self._turns[number, answer] = found
+        return found
+
+    def _replay(self, kind: int, history: tuple[int, ...], *, finishing: bool) -> Turn:
+        steps = core.steps(self._kinds[kind].call)
+        jobs: list[core.DoLater] = []
+        waiting = list(reversed(history))
+        try:
+            step = steps.send(None)
+            while True:
+                if isinstance(step, core.DoNote | core.DoLater):
+                    if isinstance(step, core.DoLater) and not waiting:
+                        jobs.append(step)
+                    step = steps.send(None)
+                elif waiting:
+                    back = self.answers.values[waiting.pop()]
+                    step = steps.throw(type(back)()) if isinstance(back, StoreError) else steps.send(back)
+                else:
+                    break
+        except StopIteration as stop:
+            return Turn(None, stop.value, tuple(jobs))
+        key: Hashable = history
+        if self._merge:
+            key = (freeze(step) if isinstance(step, core.StoreStep) else type(step), resting_place(steps))
+        point = Point(kind, history, step, finishing)
+        return Turn(self._points.of(point, (kind, finishing, key)), None, tuple(jobs))
