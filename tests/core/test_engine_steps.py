@@ -104,7 +104,31 @@ def brief(steps):
             "claim claim later release unsaid (refused store-unavailable)",
             "store-unavailable",
         ),
-        ({}, [StoreOutcomeUnknown(), COMPLETED], "claim claim (replayed)", ""),
+        ({}, [StoreOutcomeUnknown(), COMPLETED], "claim claim later release unsaid (replayed)", ""),
+        (
+            {"wait": 1.0, "reconcile": ASKED.reconcile},
+            [StoreOutcomeUnknown(), HELD],
+            "claim claim later release unsaid (held)",
+            "in-progress",
+        ),
+        (
+            {"reconcile": ASKED.reconcile},
+            [StoreOutcomeUnknown(), LAPSED],
+            "claim claim later release unsaid (refused outcome-unknown)",
+            "outcome-unknown",
+        ),
+        (
+            {},
+            [StoreOutcomeUnknown(), GRANTED, NothingHappened(), Done()],
+            "claim claim (granted) run release (released) later release unsaid",
+            "settled",
+        ),
+        (
+            {},
+            [StoreOutcomeUnknown(), GRANTED, OK, Done()],
+            "claim claim (granted) run complete (completed)",
+            "settled",
+        ),
     ],
 )
 def test_the_way_of_a_request(policy, answers, expected, end):
@@ -142,8 +166,8 @@ REPLY = "claim claimunsettled "
         ),
         (
             [GRANTED, Completed(OK.response), StoreUnavailable()],
-            "ask complete later complete complete_retried (replayed)",
-            "",
+            "ask complete later complete complete_retried (refused store-unavailable)",
+            "store-unavailable",
         ),
         (
             [GRANTED, NothingHappened(), TAKEN_OVER],
@@ -201,7 +225,7 @@ def test_a_call_can_be_played_again():
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
-        (core.DoClaim(call().new, 30.0, NONCE), core.DoLater(core.DoRelease(call().new.id, NONCE))),
+        (core.DoClaim(call().new, 30.0, NONCE), core.DoLater(core.DoRelease(call().new.id, NONCE, again=True))),
         (core.DoClaimUnsettled(b"id", 30.0, SECOND, 30.0), core.DoLater(core.DoPark(b"id", SECOND, "lapsed"))),
         (core.DoAsk(LAPSED.record, 30.0, SECOND), core.DoLater(core.DoPark(b"id", SECOND, "lapsed"))),
         (

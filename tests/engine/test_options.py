@@ -167,7 +167,7 @@ def test_an_unknown_option_is_named_with_the_nearest_that_exists(kind, name, sen
     assert str(caught.value).startswith(sentence)
 
 
-@pytest.mark.parametrize("store", [None, 5, {}, "keys.db", "redis://x", object()], ids=repr)
+@pytest.mark.parametrize("store", [None, 5, {}, "keys.db", "redis://x", Ellipsis], ids=repr)
 def test_a_store_must_be_one(kind, store):
     """A URL that a store understands, or a store."""
     with pytest.raises(ConfigurationError, match=r"store|URL"):

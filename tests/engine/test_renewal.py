@@ -10,6 +10,7 @@ from tests.support.engines import Gate, World, brief, until
 from tests.support.faulty_store import DOWN, Fault
 from twiceproof import Policy, Response
 from twiceproof.core._outcome import Answered, NothingHappened, Raised
+from twiceproof.errors import StoreOutcomeUnknown
 
 SHORT = Policy(lease=0.5)
 TWICE = Policy(lease=0.5, guarantee="at_least_once")
@@ -117,7 +118,8 @@ def test_a_settled_run_is_renewed_no_more(running):
     assert running.faults.count()["background.renew"] == 0
 
 
-def test_a_renewal_that_overtakes_a_parking_does_not_hide_it(running):
+@pytest.mark.parametrize("error", [None, StoreOutcomeUnknown("lost")], ids=["answered", "reply lost"])
+def test_a_renewal_that_overtakes_a_parking_does_not_hide_it(running, error):
     """R28: what is parked is unknown at once, also where the thread had just begun to renew it."""
     in_renewal, parked = threading.Event(), threading.Event()
 
@@ -125,7 +127,7 @@ def test_a_renewal_that_overtakes_a_parking_does_not_hide_it(running):
         in_renewal.set()
         parked.wait(10)
 
-    running.faults.next["background.renew"] = [Fault(before=overtake)]
+    running.faults.next["background.renew"] = [Fault(error, acts=True, before=overtake)]
     run = running.run(Policy(lease=60))
     running.engine._keeper._due[60.0] = 0.0
     running.engine._keeper._wake.set()

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -178,6 +179,7 @@ def in_child(work):
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(30)  # a child that hangs is gone before anybody wonders
         try:
             os.write(writable, str(work()).encode())
         finally:

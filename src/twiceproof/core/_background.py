@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from twiceproof.core._engine import DoLater, DoPark
-from twiceproof.core._record import Fenced, WriteAnswer
+from twiceproof.core._engine import DoLater, DoPark, DoRelease
+from twiceproof.core._record import Done, WriteAnswer
 
 
 def is_over(job: DoLater, back: WriteAnswer, *, recent: bool) -> bool:
     """Whether a write that the store answered need not be repeated (R47, R48).
 
-    What takes a claim back and finds nothing may have overtaken it: while that claim is ``recent``, its message may
-    still be on its way to the store.
+    What takes a claim back may have overtaken it: while that claim is ``recent``, it may still be on its way to the
+    store. A second claim is sent once, so that taking it back once is enough; a first one may have been sent twice.
     """
-    return not (isinstance(back, Fenced) and not job.note and recent)
+    if not recent:
+        return True
+    if isinstance(job.write, DoRelease) and job.write.again:
+        return False
+    return bool(job.note) or isinstance(back, Done)
 
 
 def after_renewal(parked: DoPark | None) -> DoLater | None:

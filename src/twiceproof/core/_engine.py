@@ -79,10 +79,14 @@ class DoComplete:
 
 @dataclass(slots=True)
 class DoRelease:
-    """`Store.release`; is sent its answer."""
+    """`Store.release`; is sent its answer.
+
+    ``again``: a claim under this nonce may still be on its way to the store, so one release is not enough (R48).
+    """
 
     id: bytes
     nonce: bytes
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -182,7 +186,7 @@ def cleanup(step: Step) -> DoLater | None:
     """Return what must still be written where a request is cancelled in the middle of a step, if anything (R40)."""
     match step:
         case DoClaim():
-            return DoLater(DoRelease(step.new.id, step.nonce))
+            return _withdrawal(step)
         case DoClaimUnsettled():
             return DoLater(DoPark(step.id, step.nonce, life.LAPSED))
         case DoAsk():
@@ -195,13 +199,18 @@ def cleanup(step: Step) -> DoLater | None:
             assert_never(step)
 
 
+def _withdrawal(claim: DoClaim) -> DoLater:
+    """Take back a claim that may still be on its way to the store (R48)."""
+    return DoLater(DoRelease(claim.new.id, claim.nonce, again=True))
+
+
 def steps(call: Call) -> Steps:
     """Take one request to its end. Returns a reply, a bypass, or None once the handler's run is settled."""
     granted = yield from _begin(call)
     if not isinstance(granted, Granted):
         return granted
     outcome: Outcome = yield DoRun(granted)
-    yield from _finish(call, outcome)
+    yield from _finish(call, granted, outcome)
     return None
 
 
@@ -212,21 +221,30 @@ class _Asked:
     after: bytes | None = None
 
 
-def _begin(call: Call) -> Generator[Step, Any, Granted | life.Reply | life.Bypass]:
-    """Claim, and follow the answer until the handler may run or a reply is due."""
+def _begin(  # noqa: C901, PLR0912, PLR0915  # one case per answer, and no step between claim and handler
+    call: Call,
+) -> Generator[Step, Any, Granted | life.Reply | life.Bypass]:
+    """Claim, and follow the answer until the handler may run or a reply is due.
+
+    A request that must take an earlier send of its claim back neither waits nor asks the hook: it ends at once.
+    """
     policy, new = call.policy, call.new
     asked: _Asked | None = None
     waiting_since: float | None = None
     pause = FIRST_PAUSE
     turns = 0
+    doubtful = False
     while turns < MOST_TURNS:
         claim = DoClaim(new, seconds(policy.lease), call.nonce, asked.after if asked else None)
         try:
             try:
                 got: ClaimAnswer = yield claim
             except StoreOutcomeUnknown:
-                got = yield from _claim_again(claim)
+                doubtful = True
+                got = yield claim
         except StoreError as error:
+            if doubtful:
+                yield _withdrawal(claim)
             known = turns > 0 or waiting_since is not None or isinstance(error, UnknownFormat)
             if policy.fail_open and not known:  # R48; a record that is known, or can't be read (R17), is never run over
                 yield DoNote("failed_open")
@@ -234,20 +252,22 @@ def _begin(call: Call) -> Generator[Step, Any, Granted | life.Reply | life.Bypas
             return (yield from _store_down(call))
         answer = life.resolve(got, new.fingerprint, call.request, policy, call.site)
         turns += 1
+        if doubtful and not isinstance(answer, Granted | life.Again):
+            yield _withdrawal(claim)
         match answer:
             case Granted():
                 if answer.forgot:
                     yield DoNote("purged", "unsettled")  # R42: the key is new, although nobody knew how it came out
                 if call.heard:
                     yield DoNote("taken_over" if answer.taken_over else "granted")
-                return answer
+                return replace(answer, doubtful=True) if doubtful else answer
             case life.Reply():
                 yield DoNote("refused", answer.code) if answer.code else DoNote("replayed")
                 return answer
             case life.Wait(reply, now):
                 waiting_since = now if waiting_since is None else waiting_since
                 left = seconds(policy.wait) - (now - waiting_since)
-                if left <= 0 or (yield DoPause(min(pause, left))):
+                if left <= 0 or doubtful or (yield DoPause(min(pause, left))):
                     yield DoNote("held")
                     return reply
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -255,7 +275,7 @@ def _begin(call: Call) -> Generator[Step, Any, Granted | life.Reply | life.Bypas
             case life.Again(other):
                 new = replace(new, fingerprint=other)
             case life.Reconcile(reply, record):
-                if asked is not None or policy.reconcile is None:
+                if asked is not None or policy.reconcile is None or doubtful:
                     yield DoNote("refused", reply.code)
                     return reply
                 verdict = yield from _reconcile(call, record, reply)
@@ -267,16 +287,6 @@ def _begin(call: Call) -> Generator[Step, Any, Granted | life.Reply | life.Bypas
                 assert_never(answer)
     yield DoNote("held")
     return life.refuse("in-progress", call.site, retry_after=1)
-
-
-def _claim_again(claim: DoClaim) -> Generator[Step, Any, ClaimAnswer]:
-    """Repeat a claim under its nonce, since its reply was lost; where that fails too, withdraw it (R48)."""
-    try:
-        got: ClaimAnswer = yield claim
-    except StoreError:
-        yield DoLater(DoRelease(claim.new.id, claim.nonce))
-        raise
-    return got
 
 
 def _store_down(call: Call) -> Generator[Step, Any, life.Reply]:
@@ -325,11 +335,12 @@ def _apply(
             kept = to_store(response, call.policy)
             write = DoComplete(record.id, nonce, encode(kept), seconds(call.policy.retention))
             back = yield from _write(write, note_of(write, late=True))
+            if back is None:
+                return (yield from _store_down(call))  # R25: what is not recorded is not replayed
             if isinstance(back, Fenced):
                 yield DoNote("fenced", "verdict")  # R28: its holder completed meanwhile, and that answer stands
                 return _Asked()
-            if back is not None:
-                yield DoNote("reconciled", "completed")
+            yield DoNote("reconciled", "completed")
             if kept.body is None:
                 return _Asked()
             yield DoNote("replayed")
@@ -338,7 +349,7 @@ def _apply(
             assert_never(verdict)
 
 
-def _finish(call: Call, outcome: Outcome) -> Generator[Step, Any, None]:
+def _finish(call: Call, granted: Granted, outcome: Outcome) -> Generator[Step, Any, None]:
     """Settle the claim with what the handler's run came to."""
     id, nonce = call.new.id, call.nonce
     settlement = life.settle(outcome, call.policy)
@@ -346,7 +357,7 @@ def _finish(call: Call, outcome: Outcome) -> Generator[Step, Any, None]:
         case life.Complete():
             write: Write = DoComplete(id, nonce, encode(settlement.answer), seconds(call.policy.retention))
         case life.Release():
-            write = DoRelease(id, nonce)
+            write = DoRelease(id, nonce, granted.doubtful)
         case life.Park():
             write = DoPark(id, nonce, settlement.cause)
         case life.Leave():
@@ -360,6 +371,8 @@ def _finish(call: Call, outcome: Outcome) -> Generator[Step, Any, None]:
         return
     if call.heard:
         yield DoNote("fenced" if isinstance(back, Fenced) else note_of(write))
+    if granted.doubtful and isinstance(write, DoRelease):
+        yield DoLater(write)  # R48
 
 
 def _write(write: Write, note: str) -> Generator[Step, Any, WriteAnswer | None]:

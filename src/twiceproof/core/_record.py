@@ -99,13 +99,17 @@ class Record:
 
 @dataclass(slots=True)
 class Granted:
-    """The record bears my nonce. ``forgot`` is the unsettled state whose keeping ran out, if any (R42)."""
+    """The record bears my nonce. ``forgot``: the key is new, although nobody knew how its record came out (R42).
+
+    ``doubtful``: an earlier send of the claim may still be on its way (R48); the steps say so, never a store.
+    """
 
     token: Token
     incarnation: bytes
     attempts: int = 1
     taken_over: bool = False
     forgot: bool = False
+    doubtful: bool = False
 
 
 @dataclass(slots=True)

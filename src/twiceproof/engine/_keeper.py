@@ -13,6 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
+from twiceproof.core._background import after_renewal, is_over
 from twiceproof.core._engine import DoComplete, DoLater, DoPark, DoRelease, Write
 from twiceproof.core._policy import seconds
 from twiceproof.core._record import ClaimRef, Fenced, WriteAnswer
@@ -32,10 +33,9 @@ RENEWED_AT_ONCE: Final = 500
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A write to repeat (R47, R48), until it took place or ``until``. ``note`` as in `DoLater`."""
+    """A write to repeat (R47, R48), until it took place or ``until``."""
 
-    write: Write
-    note: str
+    job: DoLater
     new: NewRecord
     since: float
     until: float
@@ -93,7 +93,7 @@ class Keeper:
         until = now + self._settings.complete_retry
         dropped: list[Pending] = []
         with self._lock:
-            self._pending[job.write.nonce] = Pending(job.write, job.note, new, now, until, now + FIRST_RETRY)
+            self._pending[job.write.nonce] = Pending(job, new, now, until, now + FIRST_RETRY)
             while len(self._pending) > self._settings.complete_backlog:
                 dropped.append(self._pending.popitem(last=False)[1])
         for old in dropped:
@@ -205,27 +205,33 @@ class Keeper:
             for run in runs:
                 if now - run.renewed_at >= lease * 2 / 3:  # R31: without success for a third of the lease
                     run.attempt.lease_lost = True
+                self._park_again(run)
             return False
         lost = {ref.nonce for ref in fenced}
         for run in runs:
             if run.call.nonce not in lost:
                 run.renewed_at = sent
-                if run.parked is not None:  # the renewal may have come after the parking, and have undone it
-                    self.later(DoLater(run.parked), run.call.new)
+                self._park_again(run)
             elif self._dismiss(run.call.nonce) and not run.finished:
                 run.attempt.lease_lost = True
                 self._settings.emit("fenced", "renew", run.call.new)
         return True
+
+    def _park_again(self, run: Run) -> None:
+        """Park once more what was parked meanwhile: the renewal may have come second, and have undone it (R28)."""
+        job = after_renewal(run.parked)
+        if job is not None:
+            self.later(job, run.call.new)
 
     def _repeat(self) -> None:
         """Try the writes that are due; several in a row as long as the store answers (R47)."""
         with self._lock:
             waiting = list(self._pending.values())
         for pending in waiting:
-            if pending.due > time.monotonic() or self._pending.get(pending.write.nonce) is not pending:
+            if pending.due > time.monotonic() or self._pending.get(pending.job.write.nonce) is not pending:
                 continue
             try:
-                back = perform_write(self._opened(), pending.write)
+                back = perform_write(self._opened(), pending.job.write)
             except Exception as error:  # noqa: BLE001  # whatever a store raises, the answer is not given up
                 logger.warning("a write of a settled claim is repeated: %s", type(error).__name__)
                 now = time.monotonic()
@@ -236,19 +242,20 @@ class Keeper:
                 self._give_up(pending)
                 continue
             now = time.monotonic()
-            fenced = isinstance(back, Fenced)
-            if fenced and not pending.note and now < pending.since + self._settings.store_timeout:
-                pending.put_off(now)  # R48: the claim to take back may still be on its way
-                continue
-            self._forget(pending)
-            if pending.note:
-                self._settings.emit("fenced" if fenced else pending.note, "", pending.new)
+            job = pending.job
+            if is_over(job, back, recent=now < pending.since + self._settings.store_timeout):
+                self._forget(pending)
+            else:
+                pending.put_off(now)
+                pending.job = DoLater(job.write)  # it is told once
+            if job.note:
+                self._settings.emit("fenced" if isinstance(back, Fenced) else job.note, "", pending.new)
 
     def _forget(self, pending: Pending) -> None:
         with self._quiet:
-            if self._pending.get(pending.write.nonce) is pending:
-                del self._pending[pending.write.nonce]
-        self._dismiss(pending.write.nonce)
+            if self._pending.get(pending.job.write.nonce) is pending:
+                del self._pending[pending.job.write.nonce]
+        self._dismiss(pending.job.write.nonce)
 
     def _dismiss(self, nonce: bytes) -> bool:
         """Renew a run no longer; say whether it was still renewed."""
@@ -258,8 +265,8 @@ class Keeper:
         return run is not None
 
     def _give_up(self, pending: Pending) -> None:
-        self._dismiss(pending.write.nonce)
-        if pending.note:
+        self._dismiss(pending.job.write.nonce)
+        if pending.job.note:
             logger.error("an answer could not be stored; its record is left to lapse")
             self._settings.emit("complete_retried", "given-up", pending.new)
 

@@ -151,9 +151,6 @@ class Exchange:
                     return part
         if self._held:
             return b"".join(self._released())
-        if self._late is not None:
-            late, self._late = self._late, None
-            raise late
         raise StopIteration
 
     def close(self) -> None:
@@ -199,7 +196,7 @@ class Exchange:
                 self._close_result()
             except BaseException as error:  # noqa: BLE001  # raised when the server closes us
                 self._late = error
-                self._failed(error)
+                self._failed(error, whole=True)
                 return
         self._settle(self._answered())
 
@@ -218,8 +215,11 @@ class Exchange:
 
     # ------------------------------------------------------------------ the end
 
-    def _failed(self, error: BaseException) -> None:
-        """Settle with an error of the application, unless the answer was recorded before it (R51)."""
+    def _failed(self, error: BaseException, *, whole: bool = False) -> None:
+        """Settle with an error of the application, unless the answer was recorded before it (R51).
+
+        ``whole``: nothing of the answer is missing (CONTRACT 5).
+        """
         if self.run is None:
             return
         if not self._open:
@@ -231,7 +231,7 @@ class Exchange:
             outcome = NothingHappened()
         elif not isinstance(error, Exception):
             outcome = Cancelled()  # R40: the server ends this worker, or its patience did
-        elif self._begun and not self._held:
+        elif self._begun and not (self._held or whole):
             outcome = CutShort()
         self._settle(outcome)
 

@@ -16,7 +16,7 @@ from twiceproof.stores._sqlite_statements import SCHEMA, SCHEMA_VERSION
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 
-_LOG_PAGES: Final = 4000  # 16 MB: a batch of 64 writes 450; at SQLite's 1000 a third of the time goes into checkpoints
+_LOG_PAGES: Final = 4000  # 16 MB: a batch of 64 fills a tenth of that; SQLite's own 1000 is copied back too often
 _OLDEST_SQLITE: Final = (3, 35, 0)  # RETURNING
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _CERTAIN: Final = frozenset(  # of these, a failed commit has written nothing that anybody can read
@@ -68,11 +68,12 @@ class File:
         return connection
 
     def reader(self) -> sqlite3.Connection:
-        """Return a connection to a prepared file that can only read, and makes no new one."""
+        """Return a connection that can only read, and makes no new file; one without our schema is SQLite's error."""
         connection = self.connect(f"{Path(self.path).as_uri()}?mode=rw", uri=True)
         try:
             connection.execute("PRAGMA query_only = ON")
-            self._version(connection)
+            if self._version(connection) < SCHEMA_VERSION:
+                raise sqlite3.OperationalError("it has no schema yet")
         except BaseException:
             connection.close()
             raise

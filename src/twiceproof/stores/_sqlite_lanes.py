@@ -24,8 +24,18 @@ class Readers:
         self._free: list[sqlite3.Connection] = []
         self._era = 0  # grows with every `clear`: what was taken before is not kept after
 
+    def ready(self) -> bool:
+        """Whether there is something to look at: a file that is missing, new or broken is the writer's to see to."""
+        if not self._free:
+            era = self._era
+            try:
+                self._keep(self._file.reader(), era)
+            except sqlite3.Error:
+                return False
+        return True
+
     def look(self, verb: Verb[T]) -> T | Undecided:
-        """Return what ``verb`` reads; UNDECIDED where the file's lock is in the way."""
+        """Return what ``verb`` reads; raises what SQLite raises."""
         assert verb.read is not None, "only called for a verb that looks"
         era = self._era
         try:
@@ -37,11 +47,14 @@ class Readers:
         except BaseException:
             connection.close()
             raise
+        self._keep(connection, era)
+        return answer
+
+    def _keep(self, connection: sqlite3.Connection, era: int) -> None:
         if era != self._era or len(self._free) >= _MOST_READERS:
             connection.close()
         else:
             self._free.append(connection)
-        return answer
 
     def clear(self) -> None:
         """Close every connection: one that stays open holds a mark in the log."""
@@ -66,7 +79,7 @@ class Lanes:
         answer: T | Undecided = UNDECIDED
         if verb.writes:
             answer = self.writer.inline(verb)
-        if answer is not UNDECIDED or verb.read is None or not self.writer.prepared:
+        if answer is not UNDECIDED or verb.read is None or not (self.writer.prepared or self._readers.ready()):
             return answer
         try:
             return self._readers.look(verb)
@@ -74,6 +87,7 @@ class Lanes:
             if busy(error):
                 return UNDECIDED
             self.writer.doubt()
+            self._readers.clear()
             raise self._file.told(error, commits=False) from error
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ _TRIES: Final = 3  # in autocommit, the record may change between the claim that
 class Verb(Generic[T]):
     """One call. ``begins`` is the nonce and lease that a grant sets going here, ``ends`` a nonce that it ends.
 
-    ``writes`` is False where ``read`` always decides, and ``write`` is only for a file that is not open yet.
+    ``writes`` is False where ``read`` always decides, and ``write`` is only for a file that can't be looked at yet.
     """
 
     write: Callable[[sqlite3.Connection], T]

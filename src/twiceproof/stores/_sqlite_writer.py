@@ -81,10 +81,14 @@ class Writer:
         with self._bell:
             if self._closing:
                 raise StoreUnavailable("The store is being closed.")
-            self._queue[job] = None
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="twiceproof-sqlite", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="twiceproof-sqlite", daemon=True)
+                try:
+                    thread.start()  # it waits for the bell
+                except RuntimeError:
+                    raise StoreUnavailable("No thread could be started: there are too many, or Python ends.") from None
+                self._thread = thread
+            self._queue[job] = None
             self._bell.notify()
 
     def withdraw(self, job: _AnyJob) -> bool:

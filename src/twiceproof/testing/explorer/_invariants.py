@@ -52,6 +52,8 @@ def _broken_by_claim(
         return None
     if held.subject.fingerprint != asked.new.fingerprint:
         return "another payload was granted a live record (R24)"
+    if after.subject.incarnation != held.subject.incarnation:
+        return "a take-over began a new incarnation"
     if after.number <= held.number:
         return "the number of a new token did not grow while the record lived"
     if held.reconciling(0):
@@ -156,3 +158,8 @@ def broken_by_run(effects: int, *, strict: bool, effect: bool) -> tuple[int, str
     if effects == STRICT_EFFECT:
         return effects, "a handler ran again after it had run under at most once (R21, R28)"
     return (STRICT_EFFECT if strict else EFFECT) if effect else effects, None
+
+
+def broken_by_claimant() -> str:
+    """Return the sentence for a claim in flight that nobody will settle, although its process lives."""
+    return "a record is in flight for a request that ended, and nobody will settle it (R40, R47, R48)"

@@ -9,7 +9,7 @@ from twiceproof.core._background import after_renewal, is_over
 from twiceproof.core._record import Done, Fenced
 from twiceproof.testing.explorer._frozen import Numbered, freeze
 from twiceproof.testing.explorer._paths import Asked, End, Paths, Turn
-from twiceproof.testing.explorer._people import ME, Kind
+from twiceproof.testing.explorer._people import ME
 
 NOWHERE: Final = -1
 
@@ -43,12 +43,14 @@ class Local(NamedTuple):
 class Locals:
     """Every state that a request can be in, by number, and how it goes on from each; all of it remembered."""
 
-    def __init__(self, kinds: list[Kind], paths: Paths, steps: Numbered[Asked]) -> None:
-        self._kinds = kinds
+    def __init__(self, paths: Paths, steps: Numbered[Asked]) -> None:
         self._paths = paths
         self._steps = steps
         self._numbers: Numbered[Local] = Numbered()
         self._told: dict[tuple[int, int], tuple[int, End]] = {}
+        self._aged: dict[tuple[int, bool], int] = {}
+        self.quiet: dict[int, int] = {}
+        """For each request whose process died and left nothing: the one that ended."""
 
     def __getitem__(self, number: int) -> Local:
         return self._numbers.values[number]
@@ -98,14 +100,17 @@ class Locals:
             watched = True
         if turn.point is None and watched and not turn.jobs:
             watched, overtaken = False, parked != NOWHERE
+        late = self._without_claims(local.late) if parked != NOWHERE else local.late
         where = NOWHERE if turn.point is None else turn.point
-        return self.number(
-            Local(local.kind, where, False, False, watched, overtaken, parked, jobs, local.late)  # noqa: FBT003
-        )
+        return self.number(Local(local.kind, where, False, False, watched, overtaken, parked, jobs, late))  # noqa: FBT003
+
+    def _without_claims(self, late: tuple[int, ...]) -> tuple[int, ...]:
+        """Drop claims: one is on its way no longer than its run; see the bounds in the documentation."""
+        return tuple(step for step in late if not isinstance(self._steps.values[step], core.DoClaim))
 
     def _with_jobs(self, jobs: tuple[Job, ...], new: tuple[core.DoLater, ...]) -> tuple[Job, ...]:
         for job in new:  # as the engine's thread keeps them: one for each nonce
-            made = Job(self.step_number(job.write), job.note, recent=True)
+            made = Job(self.step_number(job.write), job.note, recent=_matters(job))
             jobs = (*(old for old in jobs if self._nonce(old) != job.write.nonce), made)
         return tuple(sorted(jobs))
 
@@ -117,7 +122,11 @@ class Locals:
     def crashed(self, number: int) -> int:
         """Return a request whose process died: only what it had sent may still arrive."""
         local = self[number]
-        return self.number(Local(local.kind, NOWHERE, dead=True, late=local.late))
+        died = Local(local.kind, NOWHERE, dead=True, late=local.late)
+        number = self.number(died)
+        if not died.late:
+            self.quiet[number] = self.number(Local(local.kind, NOWHERE))
+        return number
 
     def sent(self, number: int, step: int) -> int:
         """Return a request with one more call on its way whose reply nobody awaits."""
@@ -128,7 +137,8 @@ class Locals:
         """Return a request one of whose late calls reached the store."""
         late = list(self[number].late)
         late.remove(step)
-        return self.number(self[number]._replace(late=tuple(late)))
+        local = self[number]._replace(late=tuple(late))
+        return self.crashed(self.number(local)) if local.dead else self.number(local)
 
     def job_done(self, number: int, job: Job, answer: int) -> int:
         """Return a request whose background write was answered; it is repeated where the rule says so."""
@@ -160,10 +170,15 @@ class Locals:
 
         ``old``: the key is new now, so that a run which was granted before counts no more.
         """
-        local = self[number]
-        jobs = tuple(sorted(job._replace(recent=False) for job in local.jobs))
-        running = old and isinstance(self.step(number), core.DoRun)
-        return self.number(local._replace(jobs=jobs, late=(), overtaken=False, old=local.old or running))
+        found = self._aged.get((number, old))
+        if found is None:
+            local = self[number]
+            jobs = tuple(sorted(job._replace(recent=False) for job in local.jobs))
+            running = old and isinstance(self.step(number), core.DoRun)
+            aged = local._replace(jobs=jobs, late=(), overtaken=False, old=local.old or running)
+            found = self.crashed(self.number(aged)) if aged.dead else self.number(aged)
+            self._aged[number, old] = found
+        return found
 
     def may_act(self, number: int, *, owner: bool) -> bool:
         """Whether its handler may still take effect on this incarnation: then no hook says that nothing happened."""
@@ -174,3 +189,8 @@ class Locals:
         """Whether nobody will settle a claim of its own that is in flight, although its process lives (R47, R48)."""
         local = self[number]
         return local.point == NOWHERE and not (local.dead or local.jobs or local.late or local.overtaken)
+
+
+def _matters(job: core.DoLater) -> bool:
+    """Whether the rule on when a job is over asks how old it is."""
+    return not all(is_over(job, back, recent=True) for back in (Done(), Fenced()))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from twiceproof.core import _engine as core
 from twiceproof.core import _lifecycle as life
+from twiceproof.core._record import Found, Held, Record
 from twiceproof.errors import StoreError, StoreOutcomeUnknown, StoreUnavailable
 from twiceproof.testing.explorer._frozen import Numbered, freeze, resting_place
 from twiceproof.testing.explorer._people import Kind
@@ -95,6 +96,7 @@ class Paths:
         steps = core.steps(self._kinds[kind].call)
         jobs: list[core.DoLater] = []
         waiting = list(reversed(history))
+        waited = 0.0
         try:
             step = steps.send(None)
             while True:
@@ -104,6 +106,10 @@ class Paths:
                     step = steps.send(None)
                 elif waiting:
                     back = self.answers.values[waiting.pop()]
+                    if isinstance(step, core.DoPause):
+                        waited += step.seconds
+                    elif isinstance(back, Held | Found):
+                        back = type(back)(_later(back.record, waited))
                     step = steps.throw(type(back)()) if isinstance(back, StoreError) else steps.send(back)
                 else:
                     break
@@ -113,4 +119,14 @@ class Paths:
         if self._merge:
             key = (freeze(step) if isinstance(step, core.StoreStep) else type(step), resting_place(steps))
         point = Point(kind, history, step, finishing)
-        return Turn(self._points.of(point, (kind, finishing, key)), None, tuple(jobs))
+        return Turn(self._points.of(point, (kind, finishing, waited, key)), None, tuple(jobs))
+
+
+def _later(record: Record, waited: float) -> Record:
+    """Return a record as a store tells of it to a request that has waited so long for it (R23).
+
+    All moments move together: a wait is short against a lease, so that none of them runs out in it.
+    """
+    if not waited:
+        return record
+    return replace(record, now=waited, granted_at=waited, lease_until=record.lease_until + waited)

@@ -31,7 +31,7 @@ class Records:
     """Every record that can come about, and what each call makes of each.
 
     A record is kept as the memory store's row, its moments counted from now, with what no later answer depends on
-    dropped: when it was made, and how long ago it lapsed.
+    dropped: when it was made, how long ago it lapsed, how many attempts there were.
     """
 
     def __init__(self, id: bytes, people: int, paths: Paths) -> None:
@@ -43,6 +43,7 @@ class Records:
         self.steps: Numbered[Asked] = Numbered()
         self._acts: dict[tuple[int, int, int], Act] = {}
         self._later: dict[tuple[int, float], int] = {}
+        self._roles: dict[int, tuple[int, ...]] = {}
         self._orders: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def row(self, number: int) -> Row | None:
@@ -56,6 +57,12 @@ class Records:
     def owner(self, nonce: bytes | None) -> int:
         """Return whose nonce this is; one past the requests for the operator, -1 for nobody."""
         return -1 if nonce is None else next((who for who, own in enumerate(self._nonces) if nonce.endswith(own)), -1)
+
+    def claimant(self, record: int) -> int:
+        """Return whose claim a live record in flight is, -1 where it is none."""
+        row = self._rows.values[record]
+        in_flight = row is not None and row.state is State.IN_FLIGHT and row.live(0)
+        return self.owner(row.nonce) if row is not None and in_flight else -1
 
     def act(self, record: int, who: int, step: int) -> Act:
         """Do one call on the shipped store."""
@@ -124,6 +131,14 @@ class Records:
             found = self._orders[key] = self.number(None if row is None else self._renamed(row, order))
         return found
 
+    def roles(self, record: int) -> tuple[int, ...]:
+        """Return what each request is to a record: alike requests with the same role may swap their names."""
+        found = self._roles.get(record)
+        if found is None:
+            row = self._rows.values[record]
+            found = self._roles[record] = tuple(0 if row is None else _role(row, own) for own in self._nonces[:-1])
+        return found
+
     def _renamed(self, row: Row, order: tuple[int, ...]) -> Row:
         names = {self._nonces[old]: self._nonces[new] for new, old in enumerate(order)}
 
@@ -135,7 +150,6 @@ class Records:
             return text
 
         return row._replace(
-            subject=row.subject._replace(incarnation=renamed(row.subject.incarnation)),
             nonce=renamed(row.nonce),
             reconcile_nonce=renamed(row.reconcile_nonce),
             answer=renamed(row.answer),
@@ -144,6 +158,12 @@ class Records:
     def _row(self, store: MemoryStore) -> Row | None:
         rows = store.snapshot()[1]
         return _rebased(rows[0][1], 0.0) if rows else None
+
+
+def _role(row: Row, nonce: bytes) -> int:
+    asking = row.reconcile_nonce is not None and row.reconcile_nonce.endswith(nonce)
+    answered = row.answer is not None and nonce in row.answer
+    return row.nonce.endswith(nonce) + 2 * asking + 4 * answered
 
 
 def _now() -> float:
@@ -168,6 +188,7 @@ def _perform(store: MemoryStore, step: Asked, mine: bytes) -> object:
 
 def _rebased(row: Row, passed: float) -> Row:
     """Return a row with its moments counted from ``passed`` seconds later, and what is over merged (R34)."""
+    asked, until = row.reconcile_asked_at, row.reconcile_until
     lease, expires = row.lease_until - passed, row.expires_at - passed
     if expires <= 0:
         lease = expires = 0.0
@@ -175,15 +196,16 @@ def _rebased(row: Row, passed: float) -> Row:
         lease, expires = 0.0, row.expires_at  # it either still answers or has expired
     elif lease < 0:
         lease, expires = 0.0, expires - lease  # the same for its keeping time
-    asked, until = row.reconcile_asked_at, row.reconcile_until
     return row._replace(
-        subject=row.subject._replace(created_at=0.0),
+        subject=row.subject._replace(created_at=0.0, incarnation=b""),
+        number=row.number if row.state is not State.COMPLETED else 1,
+        attempts=1,
         lease_until=lease,
         expires_at=expires,
         granted_at=0.0,
         completed_at=None if row.completed_at is None else 0.0,
         reconcile_until=None if until is None else max(0.0, until - passed),
-        reconcile_asked_at=None if asked is None else max(-LEASE, asked - passed),
+        reconcile_asked_at=None if asked is None or asked - passed <= -LEASE else asked - passed,
     )
 
 
