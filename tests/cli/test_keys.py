@@ -196,6 +196,23 @@ def test_a_file_that_another_process_keeps_locked_is_told_after_the_timeout(keys
     assert seen_by(url=keys.url) == [kept.hex]
 
 
+def test_looking_needs_no_turn_to_write(keys):
+    """Listing and showing go on while another process holds the file's lock, however short the time-out."""
+    kept = keys.parked()
+    keys.store.close()
+    holder = sqlite3.connect(keys.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        listed = run("keys", "list", keys.url, "--json", "--timeout", "0.2s")
+        shown = run("keys", "show", keys.url, kept.hex, "--json", "--timeout", "0.2s")
+    finally:
+        holder.execute("ROLLBACK")
+        holder.close()
+    assert (listed.returncode, shown.returncode) == (0, 0), listed.stderr + shown.stderr
+    assert [record["id"] for record in json.loads(listed.stdout)["records"]] == [kept.hex]
+    assert json.loads(shown.stdout)["id"] == kept.hex
+
+
 # ---------------------------------------------------------------------- which store
 
 

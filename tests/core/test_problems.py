@@ -79,9 +79,9 @@ def test_our_own_answers_are_recognised(code):
     assert is_ours(problem(code, docs_url="https://x.example", retry_after=1))
 
 
-def test_a_marked_replay_is_recognised():
-    """R36: an inner twiceproof's."""
-    assert is_ours(Response(201, [(b"etag", b"x"), REPLAYED], b"{}"))
+def test_a_marked_answer_is_the_handlers_own():
+    """R36: a handler may pass on what another API marked as a replay; to forget that would double its effect."""
+    assert not is_ours(Response(201, [(b"etag", b"x"), REPLAYED], b"{}"))
 
 
 PROBLEM = [(b"content-type", b"application/problem+json")]

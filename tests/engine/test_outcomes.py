@@ -153,23 +153,31 @@ def test_the_gates_can_be_chosen(bench):
         assert [record.state for record in bench.world.records()] == states
 
 
-def test_an_inner_layers_own_answer_is_passed_on_and_not_stored(make):
+def test_an_inner_layers_refusal_is_passed_on_and_not_stored(make):
     """R36: the inner one keeps the record; the next retry asks it again."""
     inner, outer = make(), make(namespace="outer")
     inner.handle()
-
-    def through(request, attempt):
-        return inner.handle(request=request)
-
-    first, again = outer.handle(handler=through), outer.handle(handler=through)
-    assert brief(first) == brief(again) == (201, "", True)
-    assert outer.world.records() == []
 
     def reused(request, attempt):
         return inner.handle(body=b"{}")
 
     assert code_of(outer.handle(handler=reused)) == "idempotency-key-reuse"
     assert outer.world.records() == []
+
+
+def test_a_replay_that_a_handler_passes_on_is_stored_like_any_answer(make):
+    """R36: its effect is real, whoever marked it; to forget it would let a retry repeat what the handler did."""
+    inner, outer = make(), make(namespace="outer")
+    inner.handle()
+    calls = []
+
+    def through(request, attempt):
+        calls.append(request)
+        return inner.handle(request=request)
+
+    first, again = outer.handle(handler=through), outer.handle(handler=through)
+    assert brief(first) == brief(again) == (201, "", True)
+    assert len(calls) == 1
 
 
 def test_a_finish_that_comes_twice_counts_once(bench):

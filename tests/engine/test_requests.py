@@ -257,3 +257,20 @@ def test_what_an_engine_is_asked_for_must_name_somebody(bench):
         with pytest.raises(ValueError, match="principal"):
             bench.handle(principal=nobody)
     assert bench.faults.foreground() == []
+
+
+def test_what_one_process_refused_it_replays_once_another_is_done(make, world):
+    """B39: nothing but the record decides; no process remembers that a key was in progress."""
+    one, other = make(world), make(world)
+    gate = Gate()
+    with gate.running(one):
+        assert brief(other.handle()) == (409, "in-progress", False)
+    assert brief(other.handle()) == (201, "", True)
+
+
+def test_a_payload_that_was_refused_is_refused_again(make, world):
+    """B40: a mismatch leaves nothing behind that its next try could find."""
+    one, other = make(world), make(world)
+    one.handle()
+    assert [code_of(other.handle(body=b"{}")) for _ in range(2)] == ["idempotency-key-reuse"] * 2
+    assert brief(other.handle()) == (201, "", True)

@@ -199,7 +199,7 @@ async def test_the_record_option_decides_on_refusals_by_the_handler(record, kept
 
 @in_loop
 async def test_an_inner_twiceproof_keeps_its_own_records():
-    """R36: its refusal and its replay go through with its marker, and are not stored by the outer one."""
+    """R36: its refusal goes through and is not stored by the outer one; its replay goes through with its marker."""
     app = Counted()
     inner = IdempotencyMiddleware(
         app,
@@ -218,7 +218,7 @@ async def test_an_inner_twiceproof_keeps_its_own_records():
     assert direct.answer.brief == (201, False, b'{"id":"o_1"}')
     assert replay.brief == (201, True, b'{"id":"o_1"}')
     assert reuse.code == "idempotency-key-reuse"
-    assert (states, app.effects) == ([], 1)
+    assert (states, app.effects) == (["completed"], 1)  # of the replay, whose effect is real
 
 
 @in_loop

@@ -7,7 +7,7 @@ import pytest
 from tests.support.asgi_client import Client, Counted, http_scope, in_loop, keyed, post
 from tests.support.asgi_door import Door
 from twiceproof import Policy
-from twiceproof.server import asgi
+from twiceproof.server import _setup
 
 TABLE = {
     "POST /orders": Policy(required=True, missing_status=400),
@@ -110,7 +110,7 @@ async def test_a_query_that_a_server_leaves_on_the_raw_path_is_no_part_of_it():
 @in_loop
 async def test_a_server_without_raw_paths_is_served_and_the_log_says_what_that_means(missing, caplog):
     """R16: the decoded path is encoded again; /a%2Fb and /a/b are then one, which is said once."""
-    asgi._tell_no_raw_path.cache_clear()
+    _setup.tell_no_raw_path.cache_clear()
     app = Counted()
     clients = [Client() for _ in range(4)]
     async with Door(app, policy={"POST /caf\u00e9": Policy(), "*": Policy()}) as door:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -10,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.stores.contract import KEEP, ONCE
 from twiceproof.core._record import Granted, NewRecord
-from twiceproof.stores.sqlite import SqliteStore
+from twiceproof.errors import StoreUnavailable
+from twiceproof.stores import Filter
+from twiceproof.stores.sqlite import AsyncSqliteStore, SqliteStore
 
 
 def record(number: int) -> NewRecord:
@@ -67,6 +70,31 @@ def leave(path: str) -> None:
         list(pool.map(lambda number: store.claim(record(number), 60.0, b"n%d" % number), range(2, 30)))
 
 
+def look(path: str) -> None:
+    """Begin while another process holds the lock: open, list, read, and claim what is there and what is not."""
+    store = SqliteStore(path, timeout=0.3)
+    store.open()
+    say(str(len(store.scan(Filter()).records)))
+    say(type(store.get(record(1).id)).__name__)
+    say(type(store.claim(record(1), 60.0, b"late")).__name__)
+    say(type(store.claim_unsettled(record(1).id, 60.0, b"hook", 0.0)).__name__)
+    try:
+        store.claim(record(3), 60.0, b"late")
+    except StoreUnavailable as error:
+        say(type(error).__name__)
+    store.close()
+    asyncio.run(look_asynchronously(path))
+
+
+async def look_asynchronously(path: str) -> None:
+    """Do the same in the other colour."""
+    store = AsyncSqliteStore(path, timeout=0.3)
+    say(type(await store.claim(record(2), 60.0, b"late")).__name__)
+    await store.open()
+    say(str(len((await store.scan(Filter())).records)))
+    await store.close()
+
+
 def fork(path: str) -> None:
     """Use the store, fork, and use it in the child and again in the parent."""
     store = SqliteStore(path)
@@ -92,6 +120,7 @@ if __name__ == "__main__":
         "fork": fork,
         "hold": hold,
         "leave": leave,
+        "look": look,
         "vanish": vanish,
     }
     VERBS[sys.argv[1]](*sys.argv[2:])

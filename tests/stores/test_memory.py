@@ -89,6 +89,17 @@ def test_renewals_do_not_grow_the_index(clock):
     assert store.purge(10) == Purged(1, 1)
 
 
+@pytest.mark.parametrize("verb", ["release", "forget"])
+def test_keys_that_are_let_go_of_do_not_grow_the_index(clock, verb):
+    """R37: a service that only ever refuses keeps nothing of its keys, although none of them has expired."""
+    store = MemoryStore(clock)
+    for number in range(5_000):
+        new = new_record(id=number.to_bytes(4, "big"))
+        store.claim(new, LEASE, b"n1")
+        assert getattr(store, verb)(new.id, b"n1") == Done()
+    assert len(store._expiries) < 2_000
+
+
 def test_what_claims_swept_is_told_by_the_next_purge(clock):
     """R42: an unsettled key that is forgotten is told of, whoever swept it."""
     store = MemoryStore(clock)

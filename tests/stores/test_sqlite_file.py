@@ -151,6 +151,17 @@ def test_a_reader_that_fails_has_the_file_opened_anew(store, path):
     assert type(store.claim(new, LEASE, b"n2")) is Granted
 
 
+def test_after_one_reader_failed_none_of_the_old_is_used(store, path):
+    """Connections that were open before are let go of: the next look makes the file anew and finds nothing."""
+    store._database.lanes._readers._free += [store._database.file.reader() for _ in range(3)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("DROP TABLE twiceproof_record")
+        other.execute("PRAGMA user_version = 0")
+    with pytest.raises(StoreUnavailable, match="no such table"):
+        store.get(b"id")
+    assert store.get(b"id") is None
+
+
 def test_an_inline_error_of_the_file_is_told_and_survived(store, path):
     """The same, met by a verb that writes on the calling thread."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -285,8 +296,6 @@ def test_a_scan_that_takes_too_long_is_cut_short(path, monkeypatch):
     monkeypatch.setattr("twiceproof.stores._sqlite_verbs._STEPS", 1)
     store = SqliteStore(path, timeout=1e-6)
     store._database.file.writer().close()
-    lanes = store._database.lanes
-    lanes.writer._connection = store._database.file.writer()
     with pytest.raises(StoreUnavailable, match="too long"):
         store.scan(Filter())
     store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -113,6 +114,23 @@ def test_a_first_open_under_a_lock_is_unavailable_in_time(path):
     with write_lock(path), pytest.raises(StoreUnavailable):
         store.claim(new_record(), LEASE, b"n1")
     assert type(store.claim(new_record(), LEASE, b"n1")) is Granted
+    store.close()
+
+
+def test_a_thread_that_cannot_be_started_is_unavailable_and_the_next_call_tries_again(path, monkeypatch):
+    """R48: no threads are left, or Python ends: nothing was queued, nothing is written late."""
+    store = SqliteStore(path)
+    new = new_record()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StoreUnavailable, match="No thread"):
+            store.claim(new, LEASE, b"n1")
+    store.open()
+    assert store.get(new.id) is None
     store.close()
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.stores.contract import LEASE, RETENTION
 from tests.stores.sqlite_child import record
-from tests.stores.sqlite_support import connection_of, left_beside
+from tests.stores.sqlite_support import connection_of, left_beside, write_lock
 from twiceproof.core._record import Done, Fenced, Found, Granted, Held
 from twiceproof.stores._sqlite_file import Synchronous
 from twiceproof.stores.sqlite import SqliteStore
@@ -94,6 +94,19 @@ def test_a_program_that_just_ends_has_closed_the_store(path):
         assert other.execute("SELECT count(*) FROM twiceproof_record").fetchone() == (29,)
 
 
+def test_a_fresh_process_looks_while_another_holds_the_lock(path):
+    """R23, R25: opening, listing, 409 and replay need no turn to write, also where nothing was ever written here."""
+    store = SqliteStore(path)
+    store.claim(record(1), 60.0, b"n1")
+    store.complete(record(1).id, b"n1", b"answer", RETENTION)
+    store.claim(record(2), 60.0, b"n1")
+    store.close()
+    with write_lock(path):
+        lines = finish(start("look", path))
+    assert lines == ["2", "Record", "Found", "Found", "StoreUnavailable", "Held", "2"]
+    assert left_beside(path) == ["keys.db"]
+
+
 def test_a_forked_child_opens_the_file_for_itself(path):
     """R41: the child is held by the parent's claim, makes its own, and the parent goes on unharmed."""
     lines = finish(start("fork", path))
@@ -107,7 +120,7 @@ def test_normal_and_full_are_what_the_connection_runs_with(path):
     levels: dict[Synchronous, int] = {"FULL": 2, "NORMAL": 1}
     for synchronous, level in levels.items():
         store = SqliteStore(path, synchronous=synchronous)
-        store.open()
+        store.claim(record(level), LEASE, b"n1")
         connection = connection_of(store)
         assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,7 +126,9 @@ def main(kind: str, fd: int, framework: str) -> None:
         server.server_name, server.server_port = "t", 80
         server.setup_environ()
         server.set_app(app)
-        server.serve_forever()
+        # no sys.exit in mid-request: its handler takes any exception for the application's
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+        server.serve_forever(0.05)
 
 
 if __name__ == "__main__":

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from twiceproof.cli._explain_text import Setting
 from twiceproof.core._path import encode_path
 from twiceproof.core._policy import Policy
 from twiceproof.core._routes import Routes
 from twiceproof.core._scope import anonymous, by_authorization
-from twiceproof.engine import AsyncEngine
+from twiceproof.engine import AsyncEngine, Engine
+from twiceproof.server import wsgi
 from twiceproof.server.asgi import IdempotencyMiddleware
 
 SHOULD_BE_COVERED: Final = ("PATCH", "POST")  # R1
 DEEPEST: Final = 100  # wrappers around an application; a chain may bite its tail
-MARK: Final = "__twiceproof_mark__"  # the FastAPI door's; read by name, since FastAPI may not be installed
+MARK: Final = "__twiceproof_mark__"  # of FastAPI's and Flask's door; by name, since neither may be installed
+INSTALLED: Final = "twiceproof"  # where a Flask application lists its doors
+INNER: Final = ("app", "wsgi_app", "application", "__self__")  # where wrappers keep what they wrap
+CONVERTER: Final = re.compile(r"<(?:[^<>]*:)?([^<>]*)>")  # a variable part of a rule of Flask's
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Unprotected:
 class Door:
     """One `IdempotencyMiddleware`; paths are matched below ``prefix``. ``opaque``: it also covers what we can't see."""
 
-    middleware: IdempotencyMiddleware
+    middleware: IdempotencyMiddleware | wsgi.IdempotencyMiddleware
     prefix: str
     used: set[str] = field(default_factory=set)
     opaque: bool = False
@@ -91,8 +96,9 @@ class Findings:
         owner = door.middleware if isinstance(door, Door) else door
         capabilities = engine.store.capabilities
         store = Store(_store_name(engine), capabilities.durable, capabilities.shared, tuple(engine.notices))
+        bare, framework = ("wsgi", "flask") if isinstance(engine, Engine) else ("asgi", "fastapi")
         setting = Setting(
-            "asgi" if isinstance(door, Door) else "fastapi",
+            bare if isinstance(door, Door) else framework,
             engine.settings.site.namespace,
             _principal_name(owner),
             capabilities.durable,
@@ -114,9 +120,16 @@ def find(app: object) -> Findings:
 def _walk(findings: Findings, app: object, prefix: str, around: tuple[Door, ...]) -> None:
     own: list[Door] = []
     for inner in _chain(app):
-        if isinstance(inner, IdempotencyMiddleware):
+        if isinstance(inner, IdempotencyMiddleware | wsgi.IdempotencyMiddleware):
             own.append(Door(inner, prefix))
             continue
+        for place, mounted in _mounts(inner).items():
+            _walk(findings, mounted, prefix + place, (*around, *own))
+        if hasattr(inner, "url_map") and hasattr(inner, "view_functions"):
+            own += [Door(each, prefix) for each in _chain(inner.wsgi_app, inner) if _is_ours(each)]
+            findings.doors += own
+            _rules(findings, inner, prefix, (*around, *own))
+            return
         for item in getattr(inner, "user_middleware", ()):
             door = item.kwargs.get("door")
             if isinstance(item.cls, type) and issubclass(item.cls, IdempotencyMiddleware):
@@ -133,13 +146,32 @@ def _walk(findings: Findings, app: object, prefix: str, around: tuple[Door, ...]
         door.opaque = True
 
 
-def _chain(app: object) -> Iterator[Any]:
-    """Yield an application and what it wraps, outermost first."""
+def _chain(app: object, end: object = None) -> Iterator[Any]:
+    """Yield an application and what it wraps, outermost first, up to ``end``."""
     for _ in range(DEEPEST):
-        if app is None:
+        if app is end or app is None:
             return
         yield app
-        app = getattr(app, "app", None)
+        app = next((inner for name in INNER if (inner := getattr(app, name, None)) is not None), None)
+
+
+def _mounts(app: object) -> Mapping[str, object]:
+    """Return what Werkzeug's dispatcher mounts beside its main application."""
+    mounts: object = getattr(app, "mounts", None)
+    return cast("Mapping[str, object]", mounts) if isinstance(mounts, Mapping) else {}
+
+
+def _rules(findings: Findings, app: Any, prefix: str, around: tuple[Door, ...]) -> None:
+    """Go through the rules of a Flask application."""
+    for door in app.extensions.get(INSTALLED, ()):
+        findings.installed[id(door)] = door
+    for rule in app.url_map.iter_rules():
+        view = app.view_functions.get(rule.endpoint)
+        findings.endpoints.add(id(view))
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+            handler = getattr(getattr(view, "view_class", None), method.lower(), None)
+            marked = handler if hasattr(handler, MARK) and not hasattr(view, MARK) else view
+            _route(findings, method, prefix + CONVERTER.sub(r"{\1}", rule.rule), marked, around)
 
 
 def _flat(routes: Iterable[Any]) -> Iterable[Any]:
@@ -166,7 +198,7 @@ def _routes(findings: Findings, routes: Iterable[Any], prefix: str, around: tupl
 
 
 def _is_ours(app: object) -> bool:
-    return isinstance(app, IdempotencyMiddleware)
+    return isinstance(app, IdempotencyMiddleware | wsgi.IdempotencyMiddleware)
 
 
 def _methods(route: Any, endpoint: Any) -> list[str]:
@@ -227,12 +259,12 @@ def _marks_without_routes(findings: Findings, owner: Any) -> None:
             )
 
 
-def _engine(door: Any) -> AsyncEngine:
-    engine: AsyncEngine = door.engine
+def _engine(door: Any) -> AsyncEngine | Engine:
+    engine: AsyncEngine | Engine = door.engine
     return engine
 
 
-def _store_name(engine: AsyncEngine) -> str:
+def _store_name(engine: AsyncEngine | Engine) -> str:
     """Return what the store is called, and its file where it has one."""
     kind = type(engine.store).__name__.removeprefix("Async").removesuffix("Store").lower()
     path = getattr(getattr(getattr(engine.store, "_database", None), "file", None), "path", None)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from twiceproof.cli._demo.scene import Result, Scene
     from twiceproof.cli._demo.stage import Stage
 
-NEEDS: Final = ("fastapi", "uvicorn", "rich")
 WIDE: Final = 160
 """Columns of the table where no terminal says how many there are."""
 LAST_WORDS: Final = 10
@@ -29,6 +28,7 @@ EPILOG: Final = """
 \b
 Examples:
   twiceproof demo
+  twiceproof demo --server flask
   twiceproof demo --keep
   twiceproof demo --json > demo.json
 """
@@ -38,9 +38,16 @@ Examples:
 @click.option("--port", type=click.IntRange(0, 65535), help="Where it listens: 8642 if free, unless given; 0: any.")
 @click.option("--keep", is_flag=True, help="Leave the service up afterwards, to try things by hand, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document; progress goes to stderr.")
-@click.option("--app", hidden=True, help="The service to play against, as uvicorn imports it.")
+@click.option(
+    "--server",
+    type=click.Choice(["fastapi", "flask"]),
+    default="fastapi",
+    show_default=True,
+    help="What the API is made with: FastAPI under uvicorn, or Flask under gunicorn.",
+)
+@click.option("--app", hidden=True, help="The service to play against, as that server imports it.")
 @click.pass_context
-def demo(ctx: click.Context, port: int | None, app: str | None, *, keep: bool, as_json: bool) -> None:
+def demo(ctx: click.Context, port: int | None, server: str, app: str | None, *, keep: bool, as_json: bool) -> None:
     """Start a payments API with two worker processes, and play every scene against it over real sockets.
 
     Replies are lost, duplicates collide, workers are killed, the store goes away; what really happened is counted in
@@ -48,19 +55,18 @@ def demo(ctx: click.Context, port: int | None, app: str | None, *, keep: bool, a
 
     Exits with 1 where a scene differs from what is promised, with 2 where it can't run.
     """
-    missing = [name for name in NEEDS if find_spec(name) is None]
+    from twiceproof.cli._demo.run import SERVERS, CannotRun, last_words, play, service
+    from twiceproof.cli._demo.scenes import SCENES
+
+    missing = [name for name in (*SERVERS[server].needs, "rich") if find_spec(name) is None]
     if missing:
         raise Cannot(
             f"'twiceproof demo' needs {' and '.join(missing)}, which this Python lacks; "
             "install it with: pip install 'twiceproof[demo]'"
         )
-    from twiceproof.cli._demo.run import CannotRun, last_words, play, service
-    from twiceproof.cli._demo.scenes import SCENES
-    from twiceproof.cli._demo.serve import SERVICE
-
     with _terminated(), contextlib.ExitStack() as stack:
         try:
-            stage = stack.enter_context(service(port, app or SERVICE))
+            stage = stack.enter_context(service(port, app, server))
         except CannotRun as error:
             raise Cannot(str(error)) from None
         with _progress(len(SCENES)) as (before, after):

@@ -47,7 +47,7 @@ def explain(application: str, *, factory: bool, strict: bool, as_json: bool) -> 
     if not findings.any:
         raise Cannot(
             f"Nothing in {application} is protected: no IdempotencyMiddleware around it or in its middleware, and no "
-            "operation marked by twiceproof.server.fastapi."
+            "operation marked by twiceproof.server.fastapi or twiceproof.server.flask."
         )
     if as_json:
         print_json(document(application, findings, warnings))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from twiceproof.core._answer import BODILESS
 from twiceproof.core._messages import Response
 from twiceproof.core._problems import REPLAYED
 
@@ -44,7 +45,6 @@ DROPPED: Final = frozenset(
     }
 )
 DROPPED_PREFIXES: Final = (b"access-control-", b"idempot", b"ratelimit", b"signature", b"x-ratelimit-")
-_BODILESS: Final = frozenset({204, 304})
 
 
 def to_store(response: Response, policy: Policy) -> Response:
@@ -86,6 +86,6 @@ def _encoded(names: frozenset[str]) -> frozenset[bytes]:
 def to_replay(stored: Response) -> Response:
     """Return a stored answer as it is given again: with the marker and its own Content-Length (R25)."""
     headers = [*stored.headers, REPLAYED]
-    if stored.body is not None and not (stored.status in _BODILESS and not stored.body):
+    if stored.body is not None and not (stored.status in BODILESS and not stored.body):
         headers.append((b"content-length", b"%d" % len(stored.body)))
     return Response(stored.status, headers, stored.body)

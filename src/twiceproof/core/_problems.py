@@ -138,9 +138,10 @@ def _document(status: int, headers: list[tuple[bytes, bytes]], document: dict[st
 
 
 def is_ours(response: Response) -> bool:
-    """Whether an answer comes from an inner twiceproof: one of our codes, or our marker (R36)."""
-    if REPLAYED in response.headers:
-        return True
+    """Whether an answer is a refusal by an inner twiceproof: it carries one of our codes (R36).
+
+    A marker alone says nothing: other APIs mark their replays likewise, and the effect behind one is real.
+    """
     if response.status < 400 or response.header(b"content-type") != PROBLEM_JSON or not response.body:
         return False
     try:

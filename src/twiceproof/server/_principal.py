@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
-from twiceproof.core._scope import anonymous, by_authorization
+from twiceproof.core._scope import by_authorization
 from twiceproof.errors import ConfigurationError, TwiceproofWarning
 
 if TYPE_CHECKING:
@@ -30,6 +30,3 @@ def check_principal(principal: Callable[..., Any] | None) -> Callable[..., Any]:
             stacklevel=3,
         )
     return principal
-
-
-__all__ = ["CHOICES", "anonymous", "by_authorization", "check_principal"]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from twiceproof.core._lifecycle import Bypass, Reply
 from twiceproof.core._messages import Request
 from twiceproof.core._path import canonical_path, encode_path
-from twiceproof.core._policy import Policy, unknown_option
+from twiceproof.core._policy import Policy
 from twiceproof.core._problems import unauthorized
 from twiceproof.core._routes import Policies, Routes
 from twiceproof.core._scope import anonymous, by_authorization
@@ -22,6 +21,7 @@ from twiceproof.server._body import BadBody, Gone, read_body
 from twiceproof.server._exchange import App, Exchange, Receive, Scope, Send, send_response
 from twiceproof.server._lifespan import logger, serve_lifespan
 from twiceproof.server._principal import check_principal
+from twiceproof.server._setup import check_names, tell_no_raw_path
 
 if TYPE_CHECKING:
     from twiceproof.core._lifecycle import Keyed
@@ -32,7 +32,7 @@ __all__ = ["IdempotencyMiddleware", "Policy", "anonymous", "by_authorization"]
 
 DEFAULT: Final = Policy()
 """Every POST and PATCH, the key optional, at most once."""
-OUTSIDE_US = frozenset({"CORSMiddleware", "GZipMiddleware", "BrotliMiddleware", "ZstdMiddleware", "CompressMiddleware"})
+OUTSIDE_US: Final = frozenset({"CORSMiddleware", "GZipMiddleware", "BrotliMiddleware", "ZstdMiddleware", "CompressMiddleware"})
 """What belongs outside this middleware (R49)."""
 
 
@@ -56,7 +56,7 @@ class IdempotencyMiddleware:
         self.app = app
         self.principal = check_principal(principal)
         self.routes = Routes(policy)
-        _check_names(options)
+        check_names(options)
         self.engine = AsyncEngine(store, **options)
         _warn_about_order(app)
 
@@ -146,15 +146,8 @@ def raw_path(scope: Scope) -> bytes:
     raw: bytes | None = scope.get("raw_path")
     if raw:
         return raw
-    _tell_no_raw_path()
+    tell_no_raw_path()
     return encode_path(scope["path"])
-
-
-@cache
-def _tell_no_raw_path() -> None:
-    logger.warning(
-        "this server tells paths only decoded: /a%2Fb and /a/b are one operation to it, and one key there is one key"
-    )
 
 
 def own_path(scope: Scope) -> bytes:
@@ -169,20 +162,12 @@ def own_path(scope: Scope) -> bytes:
     return path
 
 
-def _check_names(options: Iterable[str]) -> None:
-    """Refuse an option that does not exist, or that is the policy's."""
-    for name in options:
-        if name in Policy.__dataclass_fields__:
-            raise ConfigurationError(f"{name} is an option of Policy; write policy=Policy({name}=...)")
-        if name not in EngineOptions.__annotations__:
-            raise ConfigurationError(unknown_option(name, [*EngineOptions.__annotations__, "policy", "principal"]))
-
-
 def _warn_about_order(app: object) -> None:
     """Warn of what stands inside and belongs outside, and of an application that has its own door (R49)."""
-    seen = 0
     inner: object | None = app
-    while inner is not None and seen < 100:  # a chain that bites its tail
+    for _ in range(100):  # a chain may bite its tail
+        if inner is None:
+            return
         names = {base.__name__ for base in type(inner).__mro__}
         door = "fastapi" if "FastAPI" in names else "asgi, given to Middleware(...)" if "Starlette" in names else ""
         if door:
@@ -201,4 +186,3 @@ def _warn_about_order(app: object) -> None:
                 stacklevel=3,
             )
         inner = getattr(inner, "app", None)
-        seen += 1

@@ -164,7 +164,7 @@ class MemoryStore:
             row = self._live(id, now)
             if row is None or not row.settled_by(nonce, now):
                 return Fenced()  # R30
-            del self._rows[id]
+            self._drop(id)
             return Done()
 
     def park(self, id: bytes, nonce: bytes, cause: str) -> WriteAnswer:
@@ -188,7 +188,7 @@ class MemoryStore:
             row = self._live(id, self._clock())
             if row is None or row.nonce != nonce:
                 return Fenced()
-            del self._rows[id]
+            self._drop(id)
             return Done()
 
     def get(self, id: bytes) -> Record | None:
@@ -231,6 +231,13 @@ class MemoryStore:
     def _put(self, id: bytes, row: Row) -> None:
         self._rows[id] = row
         heapq.heappush(self._expiries, (row.expires_at, id))
+        self._bound_expiries()
+
+    def _drop(self, id: bytes) -> None:
+        del self._rows[id]
+        self._bound_expiries()
+
+    def _bound_expiries(self) -> None:
         if len(self._expiries) > 2 * len(self._rows) + _SLACK:
             self._rebuild_expiries()
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from twiceproof.cli._demo.scene import Result, Scene, perform
-from twiceproof.cli._demo.serve import SERVICE
 from twiceproof.cli._demo.stage import LIVELY, Stage
 from twiceproof.cli._demo.wire import Lost, Wire
 
@@ -24,6 +23,20 @@ LEASE: Final = 2.0
 STORE_TIMEOUT: Final = 1.0
 WORKERS: Final = 2
 GRACE: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A way to serve the API: the program that does, and the packages it needs."""
+
+    program: str
+    needs: tuple[str, ...]
+
+
+SERVERS: Final = {
+    "fastapi": Server("twiceproof.cli._demo.serve", ("fastapi", "uvicorn")),
+    "flask": Server("twiceproof.cli._demo.serve_flask", ("flask", "gunicorn")),
+}
 
 
 class CannotRun(Exception):
@@ -76,15 +89,17 @@ def play(
 
 
 @contextlib.contextmanager
-def service(port: int | None = None, app: str = SERVICE) -> Generator[Stage]:
+def service(port: int | None = None, app: str | None = None, server: str = "fastapi") -> Generator[Stage]:
     """Serve the payments API until the block ends, on files of its own; raises `CannotRun`.
 
-    Without a ``port`` it is 8642, or where that is taken any free one.
+    Without a ``port`` it is 8642, or where that is taken any free one. ``app`` is another application for the same
+    ``server``, which is one of `SERVERS`.
     """
     with tempfile.TemporaryDirectory(prefix="twiceproof-demo-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         keys = folder / "keys.db"
-        command = [sys.executable, "-m", "twiceproof.cli._demo.serve", "--lifeline", "--app", app]
+        command = [sys.executable, "-m", SERVERS[server].program, "--lifeline"]
+        command += [] if app is None else ["--app", app]
         command += ["--workers", str(WORKERS), *(["--or-any-port"] if port is None else ["--port", str(port)])]
         command += ["--store", f"sqlite:///{keys}", "--effects", str(folder / "effects.db")]
         command += ["--lease", f"{LEASE:g}", "--store-timeout", f"{STORE_TIMEOUT:g}"]

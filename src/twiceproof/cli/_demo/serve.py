@@ -26,19 +26,13 @@ GRACE: Final = 5.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
-    options = _options(arguments)
+    options = read_options(arguments, SERVICE)
     if options.worker is not None:
         work(options.worker, options.app)
         return 0
-    try:
-        listener = listen(options.port, or_any=options.or_any_port)
-    except OSError as error:
-        why = os.strerror(error.errno or 0)
-        print(f"Port {options.port} can't be listened on ({why}); choose another, or --port 0.", file=sys.stderr)  # noqa: T201
+    listener = announced(options)
+    if listener is None:
         return 2
-    for name in ("store", "effects", "lease", "store_timeout"):
-        if (value := getattr(options, name)) is not None:
-            os.environ[f"TWICEPROOF_DEMO_{name.upper()}"] = value
     supervisor = Supervisor(listener, options.app, options.workers)
 
     def leave(_: int, __: object) -> None:
@@ -48,8 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, leave)
     if options.lifeline:
         threading.Thread(target=_until_closed, args=(supervisor.stop,), daemon=True).start()
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)  # noqa: T201  # whoever started us reads it
     return supervisor.run()
+
+
+def announced(options: argparse.Namespace) -> socket.socket | None:
+    """Listen, say where, and hand the options on to the service; None, and a sentence, where that can't be."""
+    try:
+        listener = listen(options.port, or_any=options.or_any_port)
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        print(f"Port {options.port} can't be listened on ({why}); choose another, or --port 0.", file=sys.stderr)  # noqa: T201
+        return None
+    for name in ("store", "effects", "lease", "store_timeout"):
+        if (value := getattr(options, name)) is not None:
+            os.environ[f"TWICEPROOF_DEMO_{name.upper()}"] = value
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)  # noqa: T201  # whoever started us reads it
+    return listener
 
 
 def listen(port: int, *, or_any: bool = False) -> socket.socket:
@@ -139,8 +147,9 @@ def _until_closed(then: Callable[[], None]) -> None:
     then()
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m twiceproof.cli._demo.serve", description=__doc__)
+def read_options(arguments: Sequence[str] | None, app: str) -> argparse.Namespace:
+    """Return the options of the program that serves ``app`` unless it is told another."""
+    parser = argparse.ArgumentParser(description="Serve the demo's API.")
     parser.add_argument("--port", type=int, default=8642, help="0 takes a free one")
     parser.add_argument("--or-any-port", action="store_true", help="take a free one where that is taken")
     parser.add_argument("--workers", type=int, default=2)
@@ -148,7 +157,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--effects", help="SQLite file in which effects are counted")
     parser.add_argument("--lease", help="seconds that a claim holds without renewal")
     parser.add_argument("--store-timeout", help="seconds that one verb of the store may take")
-    parser.add_argument("--app", default=SERVICE, help="the ASGI application to serve")
+    parser.add_argument("--app", default=app, help="the application to serve")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

@@ -6,6 +6,7 @@ import dis
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import fields, is_dataclass
 from functools import cache
+from itertools import pairwise
 from types import CodeType
 from typing import Any, Final, Generic, TypeVar
 
@@ -73,25 +74,35 @@ def resting_place(steps: Generator[Any, Any, Any]) -> Hashable:
 
 @cache
 def _read_later(code: CodeType, at: int) -> tuple[str, ...]:
-    """Return the local names that some way from this instruction on reads."""
+    """Return the local names that are read from this instruction on before they are set again, on some way."""
     program = dis.Bytecode(code)
     found = {instruction.offset: instruction for instruction in program}
     assert not any(item.opname == "FOR_ITER" for item in found.values()), "a loop's place is on the stack: not seen"
-    following = dict(zip(found, list(found)[1:], strict=False))
-    names: set[str] = set()
+    following = dict(pairwise(found))
+    ways: dict[int, list[int]] = {}
+    for offset, item in found.items():
+        ways[offset] = [entry.target for entry in program.exception_entries if entry.start <= offset < entry.end]
+        if item.opcode in dis.hasjrel or item.opcode in dis.hasjabs:
+            ways[offset].append(item.argval)
+        if item.opname not in _ENDS | _GOES and offset in following:
+            ways[offset].append(following[offset])
+    names = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    return tuple(sorted(name for name in names if _is_read(name, at, found, ways)))
+
+
+def _is_read(name: str, at: int, found: dict[int, dis.Instruction], ways: dict[int, list[int]]) -> bool:
     reached: set[int] = set()
-    ways = [at]
-    while ways:
-        offset = ways.pop()
+    open_ways = [at]
+    while open_ways:
+        offset = open_ways.pop()
         if offset in reached:
             continue
         reached.add(offset)
         item = found[offset]
-        if "LOAD_FAST" in item.opname or "LOAD_DEREF" in item.opname:
-            names.update([item.argval] if isinstance(item.argval, str) else item.argval)
-        if item.opcode in dis.hasjrel or item.opcode in dis.hasjabs:
-            ways.append(item.argval)
-        if item.opname not in _ENDS | _GOES and offset in following:
-            ways.append(following[offset])
-        ways += [entry.target for entry in program.exception_entries if entry.start <= offset < entry.end]
-    return tuple(sorted(names))
+        if name == item.argval or (isinstance(item.argval, tuple) and name in item.argval):
+            if "LOAD_" in item.opname:
+                return True
+            if item.opname.startswith("STORE_FAST"):
+                continue
+        open_ways += ways[offset]
+    return False

@@ -85,8 +85,10 @@ def _broken_by_write(
     held: Row | None, before: Row | None, after: Row | None, asked: core.Write, answer: object
 ) -> str | None:
     second = held is not None and held.reconcile_nonce == asked.nonce
-    entitled = held is not None and held.state is not State.COMPLETED and (
-        held.nonce == asked.nonce or (second and (held.reconciling(0) or isinstance(asked, core.DoPark)))
+    entitled = (
+        held is not None
+        and held.state is not State.COMPLETED
+        and (held.nonce == asked.nonce or (second and (held.reconciling(0) or isinstance(asked, core.DoPark))))
     )
     if not entitled:
         if after != before:
@@ -146,9 +148,10 @@ def broken_by_reply(
         return "a replay of what is not recorded (R25)"
     stored = decode(answer)
     added = (REPLAYED, (b"content-length", b"%d" % len(stored.body or b"")))
-    if (reply.response.status, reply.response.body) != (stored.status, stored.body) or list(
-        reply.response.headers
-    ) != [*stored.headers, *added]:
+    if (reply.response.status, reply.response.body) != (stored.status, stored.body) or list(reply.response.headers) != [
+        *stored.headers,
+        *added,
+    ]:
         return "a replay is not what was recorded (R25)"
     return None
 

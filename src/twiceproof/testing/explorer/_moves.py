@@ -140,6 +140,8 @@ class Moves:
             row = self.records.row(near.record)
             recorded = None if row is None or row.answer is None else self.records.as_told(row.answer, who)
             same = row is not None and self._payloads.get(row.subject.fingerprint) == self._kind(who).amount
+            if not isinstance(self.locals.step(near.local), core.DoClaim):
+                same = True  # a reply about what it saw before
             overdue = bool(near.overdue) and not (what == "waits" and answer == self._left)  # nobody hears that one
             broken = broken_by_reply(end, row, recorded, same=same, overdue=overdue)
         return Move(what, answer, near._replace(local=after), spends, broken)

@@ -8,10 +8,10 @@ from typing import Any, Final, TypeAlias
 
 from twiceproof.core import _engine as core
 from twiceproof.core import _lifecycle as life
-from twiceproof.core._record import Found, Held, Record
+from twiceproof.core._record import Found, Granted, Held, Record, Token
 from twiceproof.errors import StoreError, StoreOutcomeUnknown, StoreUnavailable
 from twiceproof.testing.explorer._frozen import Numbered, freeze, resting_place
-from twiceproof.testing.explorer._people import Kind
+from twiceproof.testing.explorer._people import KEEP, Kind
 
 UNKNOWN: Final = StoreOutcomeUnknown()
 DOWN: Final = StoreUnavailable()
@@ -82,14 +82,15 @@ class Paths:
         assert turn.point is not None
         return turn.point
 
-    def turn(self, number: int, answer: int) -> Turn:
+    def turn(self, number: int, told: int) -> Turn:
         """Return what this answer leads to at this point."""
-        found = self._turns.get((number, answer))
+        found = self._turns.get((number, told))
         if found is None:
+            answer = self.answer(_plain(self.answers.values[told])) if self._merge else told
             point = self._points.values[number]
             finishing = point.finishing or isinstance(point.step, core.DoRun)
             found = self._replay(point.kind, (*point.history, answer), finishing=finishing)
-            self._turns[number, answer] = found
+            self._turns[number, told] = found
         return found
 
     def _replay(self, kind: int, history: tuple[int, ...], *, finishing: bool) -> Turn:
@@ -130,3 +131,18 @@ def _later(record: Record, waited: float) -> Record:
     if not waited:
         return record
     return replace(record, now=waited, granted_at=waited, lease_until=record.lease_until + waited)
+
+
+def _plain(answer: Any) -> Any:
+    """Return an answer without what steps only pass on: a search with and one without it come to the same."""
+    match answer:
+        case Granted():
+            return Granted(Token(1, answer.token.nonce), b"")
+        case Held() | Found():
+            record = answer.record
+            plain = replace(record, token=Token(1, record.token.nonce), expires_at=KEEP)
+            if not record.reconciling:
+                plain = replace(plain, reconcile_nonce=None, reconcile_until=None, reconcile_asked_at=None)
+            return type(answer)(plain)
+        case _:
+            return answer

@@ -114,7 +114,9 @@ def _reply(moves: Moves, local: int, answer: int) -> str:
     _, end = moves.locals.told(local, answer)
     if not isinstance(end, life.Reply):
         return ""
-    return f"; its client is told {end.code}" if end.code else f"; its client is given a replay of {end.response.status}"
+    return (
+        f"; its client is told {end.code}" if end.code else f"; its client is given a replay of {end.response.status}"
+    )
 
 
 def record_in_words(moves: Moves, row: Row | None, names: list[str]) -> str:

@@ -149,7 +149,7 @@ class World:
         roles = self._records.roles(world[0])
         locals = world[FIRST:]
         quiet = self._locals.quiet
-        if not quiet.isdisjoint(locals):
+        if not quiet.keys().isdisjoint(locals):
             owner = self._records.claimant(world[0])
             gone = (local if who == owner else quiet.get(local, local) for who, local in enumerate(locals))
             locals = tuple(gone)
