@@ -102,5 +102,5 @@ def test_an_example_program_prints_what_it_did(script, printed, tmp_path):
 
 def test_every_example_is_one_of_those_that_are_run():
     """None is left out above."""
-    tested = {"fastapi_transfers.py", "asgi_orders.py", "queue_worker.py", "reconcile_hook.py"}
+    tested = {"fastapi_transfers.py", "asgi_orders.py", "flask_app.py", "queue_worker.py", "reconcile_hook.py"}
     assert {path.name for path in EXAMPLES} == tested

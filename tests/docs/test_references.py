@@ -13,7 +13,7 @@ import pytest
 from tests.support.docs_pages import DOCS, PAGES, ROOT, command_lines, name
 from twiceproof.cli._root import twiceproof
 
-CITATION = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+CITATION = re.compile(r"`((?:tests|src)/[\w/]+\.py)::(\w+)`")
 RULE = re.compile(r"\bR([1-9][0-9]?)\b")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 CONTRACT = DOCS / "contract.md"

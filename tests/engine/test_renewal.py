@@ -88,7 +88,6 @@ def test_a_run_that_was_taken_over_is_told(running, make):
     other = make(running.world)
     time.sleep(0.55)
     second = other.run(TWICE)
-    run.attempt.lease_lost = False
     running.faults.now.clear()
     until(lambda: running.names == ["granted", "fenced:renew"])
     assert run.attempt.lease_lost
@@ -258,3 +257,18 @@ def test_a_run_goes_on_where_no_thread_can_be_started(bench, monkeypatch):
 
 def _no_thread(thread):
     raise RuntimeError("can't start new thread")
+
+
+def test_many_pending_writes_do_not_keep_a_live_claim_from_renewal(running, make):
+    """R31, R47: however much an outage left behind, a handler that runs now keeps its claim."""
+    for number in range(60):
+        run = running.run(Policy(lease=60), body=b"%d" % number, key=f"old-{number}")
+        running.faults.next["complete"] = [DOWN]
+        running.finish(run, DONE)
+    running.faults.now["background.complete"] = Fault(sleep=0.05)
+    live = running.run(SHORT, key="live")
+    lost_at = time.monotonic() + 1.5
+    while time.monotonic() < lost_at:
+        assert not live.attempt.lease_lost
+        time.sleep(0.05)
+    running.finish(live, DONE)

@@ -2,6 +2,7 @@
 
 import functools
 from io import BytesIO
+from typing import Any
 
 import pytest
 from flask import request
@@ -9,7 +10,7 @@ from flask import request
 from tests.support.flask_service import Service
 from tests.support.wsgi_door import environ_of
 
-FORM = {"data": b"n=1&m=2", "content_type": "application/x-www-form-urlencoded"}
+FORM: dict[str, Any] = {"data": b"n=1&m=2", "content_type": "application/x-www-form-urlencoded"}
 OTHER_FORM = FORM | {"data": b"n=2&m=2"}
 
 
@@ -144,7 +145,7 @@ def test_the_bound_of_the_application_is_its_own(framing):
     service, _ = service_that(READERS["nothing"], READERS["data"])
     service.app.config["MAX_CONTENT_LENGTH"] = 5
     service.app.register_error_handler(413, lambda error: ("mine", 413))
-    options = FORM
+    options: dict[str, Any] = dict(FORM)
     if framing == "chunked":
         options = FORM | {
             "data": None,

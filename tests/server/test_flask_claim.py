@@ -1,5 +1,6 @@
 """The claim of the Flask door comes after authentication and right before the view: R1, R6, R8, R11, R12, R15, R49."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -90,7 +91,12 @@ def test_nobody_is_401_and_never_the_anonymous_space(nobody):
 def test_the_principal_is_asked_only_where_there_is_a_key_to_protect():
     """R9: a request without one needs no account of ours."""
     asked = []
-    with with_orders(Service(lambda: asked.append(1) or "ann")) as service:
+
+    def who():
+        asked.append(1)
+        return "ann"
+
+    with with_orders(Service(who)) as service:
         assert service.post(key=None).brief == (201, False, {"effect": 1, "n": 1})
         assert asked == []
 
@@ -115,7 +121,7 @@ def test_an_account_of_another_kind_is_an_error_and_runs_nothing(found, caplog):
 
 def test_account_takes_the_id_from_what_the_principal_returns():
     """R12: None of it is nobody."""
-    found = [{"id": 7}]
+    found: list[Any] = [{"id": 7}]
     with with_orders(Service(lambda: found[0], account=lambda user: user["id"])) as service:
         seen = [service.post().replayed, service.post().replayed]
         found[0] = None

@@ -1,5 +1,7 @@
 """Setting up the Flask door: what is refused, what is warned of, and what never runs unprotected."""
 
+from typing import Any
+
 import pytest
 from flask import Blueprint, Flask
 from flask.views import MethodView
@@ -13,8 +15,8 @@ from twiceproof.server._flask_visit import FRESH
 from twiceproof.server.flask import Idempotency, anonymous
 
 
-def make(**options):
-    given = {"store": "memory://", "principal": anonymous, "accept_volatile": True} | options
+def make(**options: Any) -> Idempotency:
+    given: dict[str, Any] = {"store": "memory://", "principal": anonymous, "accept_volatile": True} | options
     return Idempotency(**given)
 
 
@@ -189,10 +191,10 @@ def test_middleware_stays_outside_whenever_it_was_put_around(order):
     """R49: what it adds is added to replays, and is not in the record."""
     app = Flask("a")
     if order == "before":
-        app.wsgi_app = ProxyFix(Gzip(app.wsgi_app))
+        app.wsgi_app = ProxyFix(Gzip(app.wsgi_app))  # type: ignore[method-assign]
     with with_orders(Service(app=app)) as service:
         if order == "after":
-            app.wsgi_app = ProxyFix(Gzip(app.wsgi_app))
+            app.wsgi_app = ProxyFix(Gzip(app.wsgi_app))  # type: ignore[method-assign]
         seen = [service.post() for _ in range(2)]
     assert [(one.replayed, one.all("x-outside")) for one in seen] == [(False, ["1"]), (True, ["1"])]
 
@@ -205,7 +207,7 @@ def test_middleware_that_hides_what_it_wraps_is_warned_of():
     def hiding(environ, start_response):
         return inner(environ, start_response)
 
-    app.wsgi_app = hiding
+    app.wsgi_app = hiding  # type: ignore[method-assign]
     with pytest.warns(TwiceproofWarning, match="function stands inside the idempotency layer"):
         service = Service(app=app)
     with with_orders(service):

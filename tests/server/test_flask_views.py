@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+from typing import Any
 
 import pytest
 from flask import Blueprint, Flask, current_app, g, request
@@ -83,7 +84,7 @@ def test_an_async_view_that_fails_parks_and_an_async_decorator_above_is_fine():
             raise LookupError
 
         assert (service.post().status, service.effects) == (401, 0)
-        ok = {"headers": [("X-Ok", "1")]}
+        ok: dict[str, Any] = {"headers": [("X-Ok", "1")]}
         assert (service.post(**ok).status, service.causes) == (500, ["exception"])
         assert (service.post(**ok).problem, service.effects) == ("outcome-unknown", 1)
 
@@ -124,9 +125,9 @@ def test_a_view_class_is_marked_by_its_decorators():
 
         class Create(View):
             methods = ("POST",)
-            decorators = (service.idempotency.operation,)
+            decorators = [service.idempotency.operation]  # noqa: RUF012  # as Flask has it
 
-            def dispatch_request(self, number):
+            def dispatch_request(self, number):  # type: ignore[override]  # the arguments of its route
                 return {"effect": service.effect(), "number": number}
 
         service.app.add_url_rule("/orders/<int:number>", view_func=Create.as_view("create"))

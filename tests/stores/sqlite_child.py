@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.stores.contract import KEEP, ONCE
 from twiceproof.core._record import Granted, NewRecord
 from twiceproof.errors import StoreUnavailable
 from twiceproof.stores import Filter
 from twiceproof.stores.sqlite import AsyncSqliteStore, SqliteStore
+from twiceproof.testing.store_contract._ground import KEEP, ONCE
 
 
 def record(number: int) -> NewRecord:

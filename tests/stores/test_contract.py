@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.stores.contract import Driven, FakeClock, StoreContract
+
 from twiceproof.stores import Store
 from twiceproof.stores.memory import AsyncMemoryStore, MemoryStore
 from twiceproof.stores.sqlite import AsyncSqliteStore, SqliteStore

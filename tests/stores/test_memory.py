@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.stores.contract import AGAIN, KEEP, LEASE, RETENTION, FakeClock, kept, new_record
 from twiceproof.core._record import FORMAT, Done, Fenced, Found, Granted, Held, State, Token
 from twiceproof.errors import ConfigurationError, StoreFull
 from twiceproof.stores import Purged
 from twiceproof.stores.memory import AsyncMemoryStore, MemoryStore
+from twiceproof.testing import FakeClock
+from twiceproof.testing.store_contract._ground import AGAIN, KEEP, LEASE, RETENTION, kept, new_record
 
 
 @pytest.fixture

@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.stores.contract import FakeClock, all_records
 from tests.stores.sqlite_support import connection_of
 from twiceproof.core._record import ClaimRef, Found, Granted, Guarantee, Held, NewRecord, Record, State
 from twiceproof.stores import Filter
 from twiceproof.stores.memory import MemoryStore
 from twiceproof.stores.sqlite import SqliteStore
+from twiceproof.testing import FakeClock
+from twiceproof.testing.store_contract._ground import all_records
 
 TICK = 86400 / 2**20
 """Seconds that both clocks can tell exactly: SQLite's is in days, and a double holds whole ticks of them."""

@@ -11,7 +11,6 @@ from contextlib import closing
 
 import pytest
 
-from tests.stores.contract import AGAIN, KEEP, LEASE, RETENTION, FakeClock, kept, new_record
 from tests.stores.sqlite_support import SlowVerb, company, held_turn, left_beside, threads, write_lock
 from twiceproof.core._record import FORMAT, Done, Fenced, Found, Granted, Held
 from twiceproof.errors import StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
@@ -19,6 +18,8 @@ from twiceproof.stores import Filter, Purged
 from twiceproof.stores._sqlite_jobs import ThreadJob
 from twiceproof.stores._sqlite_verbs import Verb
 from twiceproof.stores.sqlite import SqliteStore
+from twiceproof.testing import FakeClock
+from twiceproof.testing.store_contract._ground import AGAIN, KEEP, LEASE, RETENTION, kept, new_record
 
 # ---- opening, closing, forking ---------------------------------------------------------------------------------------
 

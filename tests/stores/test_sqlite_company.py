@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.stores.contract import LEASE, RETENTION, new_record
 from tests.stores.sqlite_support import company, held_turn, traced
 from twiceproof.core._record import ClaimRef, Done, Found, Granted, Held
 from twiceproof.errors import StoreUnavailable
 from twiceproof.stores import Purged
 from twiceproof.stores._sqlite_verbs import Verb
 from twiceproof.stores.sqlite import AsyncSqliteStore
+from twiceproof.testing.store_contract._ground import LEASE, RETENTION, new_record
 
 
 def test_alone_a_verb_runs_on_the_calling_thread(store):

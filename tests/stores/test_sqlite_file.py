@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.stores.contract import LEASE, RETENTION, kept, new_record
 from tests.stores.sqlite_support import company, connection_of, held_turn, left_beside, write_lock
 from twiceproof.core._record import Done, Granted, Held, State
 from twiceproof.errors import ConfigurationError, StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
 from twiceproof.stores import Filter
 from twiceproof.stores._sqlite_statements import SCHEMA_VERSION
 from twiceproof.stores.sqlite import AsyncSqliteStore, SqliteStore
+from twiceproof.testing.store_contract._ground import LEASE, RETENTION, kept, new_record
 
 # ---- check -----------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.stores.contract import LEASE, RETENTION, kept, new_record
 from tests.stores.sqlite_support import SlowVerb, company, held_turn, write_lock
 from twiceproof.core._record import ClaimRef, Done, Found, Granted, Held, State
 from twiceproof.errors import StoreOutcomeUnknown, StoreUnavailable
@@ -17,6 +16,7 @@ from twiceproof.stores import Filter
 from twiceproof.stores._sqlite_jobs import LoopJob, ThreadJob, wake_all
 from twiceproof.stores._sqlite_verbs import Verb
 from twiceproof.stores.sqlite import AsyncSqliteStore, SqliteStore
+from twiceproof.testing.store_contract._ground import LEASE, RETENTION, kept, new_record
 
 
 def test_a_busy_file_is_unavailable_in_time_and_nothing_is_written(path):

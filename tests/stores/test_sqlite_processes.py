@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.contract import LEASE, RETENTION
 from tests.stores.sqlite_child import record
 from tests.stores.sqlite_support import connection_of, left_beside, write_lock
 from twiceproof.core._record import Done, Fenced, Found, Granted, Held
 from twiceproof.stores._sqlite_file import Synchronous
 from twiceproof.stores.sqlite import SqliteStore
+from twiceproof.testing.store_contract._ground import LEASE, RETENTION
 
 ROOT = Path(__file__).parents[2]
 

@@ -86,7 +86,7 @@ class Answer:
         self.status = response.status_code
         self.headers = list(response.headers)
         self.body = response.get_data()
-        self.json = response.get_json(silent=True)
+        self.json: Any = response.get_json(silent=True)
         response.close()
 
     def all(self, name: str) -> list[str]:

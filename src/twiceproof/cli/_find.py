@@ -168,7 +168,8 @@ def _rules(findings: Findings, app: Any, prefix: str, around: tuple[Door, ...]) 
     for rule in app.url_map.iter_rules():
         view = app.view_functions.get(rule.endpoint)
         findings.endpoints.add(id(view))
-        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+        methods: set[str] = rule.methods or set()
+        for method in sorted(methods - {"HEAD", "OPTIONS"}):
             handler = getattr(getattr(view, "view_class", None), method.lower(), None)
             marked = handler if hasattr(handler, MARK) and not hasattr(view, MARK) else view
             _route(findings, method, prefix + CONVERTER.sub(r"{\1}", rule.rule), marked, around)

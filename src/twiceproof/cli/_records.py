@@ -8,8 +8,9 @@ from typing import Any, Final
 from twiceproof.cli._output import moments, span
 from twiceproof.core._codec import decode
 from twiceproof.core._messages import Response
-from twiceproof.core._record import FORMAT, Guarantee, Record, State
+from twiceproof.core._record import FORMAT, Guarantee, Held, Record, State
 from twiceproof.errors import UnknownFormat
+from twiceproof.stores._answers import held_or_found
 
 UNSETTLED: Final = "unsettled"
 UNKNOWN: Final = "unknown"
@@ -113,7 +114,7 @@ def what_a_retry_gets(record: Record) -> str:
         if answer.body is None:
             return f"409 replay-unavailable, original_status {answer.status}: the body was not kept (R26)"
         return f"{answer.status} from the record, marked Idempotent-Replayed (R25)"
-    if record.reconciling or not record.unsettled:
+    if isinstance(held_or_found(record), Held):
         return "409 in-progress (R23)"
     if record.lapsed and record.guarantee is Guarantee.AT_LEAST_ONCE:
         return "the handler's answer: under at_least_once a retry takes it over and runs (R27)"

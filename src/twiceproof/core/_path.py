@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from string import ascii_letters, digits, hexdigits
 from typing import Final
 
@@ -14,16 +13,16 @@ _DANGLING: Final = re.compile(rb"%[0-9A-Fa-f]?\Z")
 _ENCODED: Final = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,;=:@/]")  # all but pchar and "/", RFC 3986 §3.3
 
 
-@lru_cache(maxsize=512)  # an application has few paths that come often; both the scope and the fingerprint ask
 def canonical_path(raw_path: bytes) -> str:
     """Return the path of a request line in canonical spelling (R16).
 
     Percent-encoded unreserved characters are decoded, all other escapes are written in upper case, bytes
     beyond ASCII are escaped; nothing else is folded. A query that the server left on is cut off.
     """
-    if b"?" in raw_path:
-        raw_path = raw_path[: raw_path.index(b"?")]
-    if b"%" in raw_path or not raw_path.isascii():
+    query = raw_path.find(b"?")  # `in` takes three times as long: it tries a number first
+    if query >= 0:
+        raw_path = raw_path[:query]
+    if raw_path.find(b"%") >= 0 or not raw_path.isascii():
         raw_path = _SPECIAL.sub(_respell, raw_path)
     return raw_path.decode("ascii")
 

@@ -95,9 +95,9 @@ def by_authorization(headers: Headers) -> str | None:
         return None
     scheme = values[0].split(maxsplit=1)[0].decode("latin-1").lower()
     if scheme in PER_REQUEST_SCHEMES or scheme.startswith(_PER_REQUEST_PREFIXES):
-        msg = (
-            f"by_authorization can't name a principal from a {scheme} credential, which changes with every request; "
-            "give principal= a callable that returns the account"
+        msg = (  # the scheme is not named: a credential without one would be
+            "by_authorization can't name a principal from a credential that changes with every request, such as a "
+            "signature; give principal= a callable that returns the account"
         )
         raise ConfigurationError(msg)
     return "authorization:" + hashlib.sha256(values[0].strip()).hexdigest()

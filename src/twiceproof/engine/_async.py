@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from inspect import isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, Self, Unpack, assert_never
 
@@ -39,25 +40,29 @@ class AsyncEngine(Front[AsyncStore]):
     def __init__(self, store: str | AsyncStore, **options: Unpack[EngineOptions]) -> None:
         if isinstance(store, str):
             store = open_async_store(store, timeout=store_timeout(options))
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+        self._latest: asyncio.AbstractEventLoop | None = None  # of those, the cheapest to recognise
         super().__init__(store, **options)
 
     async def open(self) -> None:
         """Open the store on this loop; later calls change nothing."""
         self._ready_keeper()
         await self.store.open()
-        self._loop = asyncio.get_running_loop()
+        self._latest = asyncio.get_running_loop()
+        self._loops.add(self._latest)
 
     async def close(self) -> None:
         """Finish what runs for up to ``drain`` seconds, then let go of thread and store (R41)."""
-        self._loop = None
+        self._latest = None
+        self._loops.clear()
         if not self._keeper.idle:
             await asyncio.to_thread(self._keeper.drain, self.settings.drain)
         await asyncio.to_thread(self._keeper.close)
         await self.store.close()
 
     def forget_opening(self) -> None:
-        self._loop = None
+        self._latest = None
+        self._loops.clear()
 
     def at_exit(self) -> None:
         self._keeper.drain(self.settings.drain, runs=False)  # no loop is left on which one could end
@@ -92,7 +97,8 @@ class AsyncEngine(Front[AsyncStore]):
             key = admitted.key
         if len(request.body) > policy.max_request_bytes:
             return self.refuse("request-too-large")  # R11
-        if self._loop is not asyncio.get_running_loop():
+        loop = asyncio.get_running_loop()
+        if loop is not self._latest and loop not in self._loops:
             try:
                 await self.open()
             except TwiceproofError:

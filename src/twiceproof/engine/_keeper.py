@@ -7,6 +7,7 @@ process; every moment that decides something is the store's.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -71,6 +72,7 @@ class Keeper:
         run.started_at = run.renewed_at = time.monotonic()
         self._runs[run.call.nonce] = run
         lease = seconds(run.call.policy.lease)
+        run.attempt.renewed(run.started_at, lease)
         if lease not in self._due:
             self._due[lease] = run.started_at + lease / 3
             self._wake.set()
@@ -86,13 +88,13 @@ class Keeper:
 
     def later(self, job: DoLater, new: NewRecord) -> None:
         """Repeat a write in the background; beyond ``complete_backlog`` the oldest are left to lapse (R47)."""
-        if self.closed:
-            logger.error("the engine is closed; a record that could not be settled is left to lapse")
-            return
         now = time.monotonic()
         until = now + self._settings.complete_retry
         dropped: list[Pending] = []
         with self._lock:
+            if self.closed:
+                logger.error("the engine is closed; a record that could not be settled is left to lapse")
+                return
             self._pending[job.write.nonce] = Pending(job, new, now, until, now + FIRST_RETRY)
             while len(self._pending) > self._settings.complete_backlog:
                 dropped.append(self._pending.popitem(last=False)[1])
@@ -115,9 +117,9 @@ class Keeper:
 
     def close(self) -> None:
         """End the thread; what it still held is left to lapse."""
-        self._stopping = self.closed = True
-        thread, self._thread = self._thread, None
         with self._lock:
+            self._stopping = self.closed = True
+            thread, self._thread = self._thread, None
             self._runs.clear()
             left, self._pending = self._pending, OrderedDict()
         for pending in left.values():
@@ -142,12 +144,12 @@ class Keeper:
 
     def _work(self) -> None:
         try:
-            while True:
-                self._wake.wait(self._pause())
-                self._wake.clear()
-                if self.closed:
-                    break
+            while not self.closed:
                 try:
+                    self._wake.wait(self._pause())
+                    self._wake.clear()
+                    if self.closed:
+                        break
                     self._renew()
                     self._repeat()
                     self._purge()
@@ -186,14 +188,22 @@ class Keeper:
                 if policy.lease != lease:
                     continue
                 if now - run.started_at > seconds(policy.max_runtime) and run.call.nonce not in self._pending:
-                    run.attempt.lease_lost = True
+                    run.attempt.lost()
                     self._dismiss(run.call.nonce)
                 else:
                     runs.append(run)
-            self._due[lease] = now + lease / 3
+            if not self._rest(lease, runs):
+                self._due[lease] = now + lease / 3
             for at in range(0, len(runs), RENEWED_AT_ONCE):
                 if not self._renew_some(runs[at : at + RENEWED_AT_ONCE], lease):
                     self._due[lease] = now + lease / 6
+
+    def _rest(self, lease: float, runs: list[Run]) -> bool:
+        """Wake no more for a lease length that nobody has; one that was watched meanwhile is seen here or sees that."""
+        if runs:
+            return False
+        del self._due[lease]
+        return not any(run.call.policy.lease == lease for run in list(self._runs.values()))
 
     def _renew_some(self, runs: list[Run], lease: float) -> bool:
         sent = time.monotonic()
@@ -201,19 +211,17 @@ class Keeper:
             fenced = self._opened().renew([ClaimRef(run.call.new.id, run.call.nonce) for run in runs], lease)
         except Exception as error:  # noqa: BLE001  # whatever a store raises must not end renewal
             logger.warning("%d claims could not be renewed: %s", len(runs), type(error).__name__)
-            now = time.monotonic()
             for run in runs:
-                if now - run.renewed_at >= lease * 2 / 3:  # R31: without success for a third of the lease
-                    run.attempt.lease_lost = True
                 self._park_again(run)
             return False
         lost = {ref.nonce for ref in fenced}
         for run in runs:
             if run.call.nonce not in lost:
                 run.renewed_at = sent
+                run.attempt.renewed(sent, lease)
                 self._park_again(run)
             elif self._dismiss(run.call.nonce) and not run.finished:
-                run.attempt.lease_lost = True
+                run.attempt.lost()
                 self._settings.emit("fenced", "renew", run.call.new)
         return True
 
@@ -228,7 +236,10 @@ class Keeper:
         with self._lock:
             waiting = list(self._pending.values())
         for pending in waiting:
-            if pending.due > time.monotonic() or self._pending.get(pending.job.write.nonce) is not pending:
+            now = time.monotonic()
+            if min(self._due.values(), default=math.inf) <= now:
+                break  # R31: however much is pending, live claims go first
+            if pending.due > now or self._pending.get(pending.job.write.nonce) is not pending:
                 continue
             try:
                 back = perform_write(self._opened(), pending.job.write)

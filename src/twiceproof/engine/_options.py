@@ -116,7 +116,7 @@ def make_settings(store: Store | AsyncStore, **given: Unpack[EngineOptions]) -> 
         msg = f"complete_backlog must be a whole number of 1 or more, not {backlog!r}"
         raise ConfigurationError(msg)
     on_event = options.get("on_event")
-    if on_event is not None and (not callable(on_event) or iscoroutinefunction(on_event)):
+    if on_event is not None and (not callable(on_event) or _is_async(on_event)):
         msg = f"on_event must be a plain function that takes an Event, not {on_event!r}"
         raise ConfigurationError(msg)
     site = Site(
@@ -169,8 +169,12 @@ def check_store(store: object, *, asynchronous: bool) -> None:
         raise ConfigurationError(msg)
 
 
+def _is_async(function: object) -> bool:
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
 def check_policy(policy: Policy, *, asynchronous: bool) -> None:
     """Refuse a policy that this colour of engine can't run."""
-    if not asynchronous and iscoroutinefunction(policy.reconcile):
+    if not asynchronous and _is_async(policy.reconcile):
         msg = "reconcile is an async function, but this engine is the blocking one; give it a plain function"
         raise ConfigurationError(msg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING
 
 from twiceproof.engine._options import logger
@@ -16,7 +17,8 @@ def store_failure(step: Step, error: Exception) -> StoreError:
     if isinstance(error, StoreError):
         logger.warning("the store failed at %s: %s", type(step).__name__, error)
         return error
-    logger.error("the store failed at %s", type(step).__name__, exc_info=error)
+    frames = "".join(traceback.format_tb(error.__traceback__))  # drivers put the values of a row into the message
+    logger.error("the store failed at %s: %s\n%s", type(step).__name__, type(error).__name__, frames)
     unknown = StoreOutcomeUnknown()
     unknown.__cause__ = error
     return unknown

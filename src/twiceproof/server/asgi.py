@@ -32,7 +32,9 @@ __all__ = ["IdempotencyMiddleware", "Policy", "anonymous", "by_authorization"]
 
 DEFAULT: Final = Policy()
 """Every POST and PATCH, the key optional, at most once."""
-OUTSIDE_US: Final = frozenset({"CORSMiddleware", "GZipMiddleware", "BrotliMiddleware", "ZstdMiddleware", "CompressMiddleware"})
+OUTSIDE_US: Final = frozenset(
+    {"CORSMiddleware", "GZipMiddleware", "BrotliMiddleware", "ZstdMiddleware", "CompressMiddleware"}
+)
 """What belongs outside this middleware (R49)."""
 
 

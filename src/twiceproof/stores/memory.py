@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Self, TypeAlias
 
+import twiceproof.stores._row_verbs as verbs
 from twiceproof.core._record import (
-    Absent,
     ClaimAnswer,
     ClaimRef,
-    Done,
     Fenced,
     Granted,
     NewRecord,
@@ -23,7 +22,6 @@ from twiceproof.core._record import (
     WriteAnswer,
 )
 from twiceproof.errors import ConfigurationError, StoreFull
-from twiceproof.stores._answers import held_or_found
 from twiceproof.stores._cursor import checked_limit, decode_cursor, encode_cursor
 from twiceproof.stores._memory_rows import Row, granted
 from twiceproof.stores._protocol import Capabilities, Filter, Page, Purged
@@ -89,7 +87,9 @@ class MemoryStore:
             now = self._clock()
             row = self._rows.get(new.id)
             if row is not None and row.live(now):
-                return self._claim_live(row, new, lease, nonce, after, now)
+                answer, taken = verbs.claim_live(row, new, lease, nonce, after, now)
+                self._write(new.id, row, taken)
+                return answer
             if row is None and len(self._rows) >= self._max_records:
                 self._make_room(now)
             taken = self._rows[new.id] = granted(new, lease, nonce, now)  # R21
@@ -98,19 +98,6 @@ class MemoryStore:
                 self._sweep(now, _SWEPT_PER_CLAIM)
         forgot = row is not None and row.state is not State.COMPLETED  # R42
         return Granted(Token(1, nonce), nonce, 1, False, forgot)  # noqa: FBT003  # 0.2 us less than by name
-
-    def _claim_live(
-        self, row: Row, new: NewRecord, lease: float, nonce: bytes, after: bytes | None, now: float
-    ) -> ClaimAnswer:
-        if row.same_call(nonce):  # R48: the reply was lost; no new attempt, but a whole lease
-            taken = row.renewed(lease, now)
-        elif row.may_take_over(new, after, now):  # R27, R28
-            taken = row.taken_over(new, lease, nonce, now)
-        else:
-            return held_or_found(row.record(new.id, now))
-        self._put(new.id, taken)
-        token = Token(taken.number, nonce)
-        return Granted(token, taken.subject.incarnation, taken.attempts, taken.attempts > 1)
 
     def _make_room(self, now: float) -> None:
         self._sweep(now, len(self._rows))
@@ -122,15 +109,10 @@ class MemoryStore:
     ) -> UnsettledAnswer:
         """See `Store.claim_unsettled`."""
         with self._lock:
-            now = self._clock()
-            row = self._live(id, now)
-            if row is None:
-                return Absent()
-            if not row.may_reconcile(nonce, every, now, force=force):
-                return held_or_found(row.record(id, now))
-            self._rows[id] = row._replace(reconcile_nonce=nonce, reconcile_until=now + lease, reconcile_asked_at=now)
-            token = Token(row.number, row.nonce)
-            return Granted(token, row.subject.incarnation, row.attempts, row.attempts > 1)
+            row = self._rows.get(id)
+            answer, after = verbs.claim_unsettled(row, id, lease, nonce, every, self._clock(), force=force)
+            self._write(id, row, after)
+        return answer
 
     def renew(self, claims: Sequence[ClaimRef], lease: float) -> Sequence[ClaimRef]:
         """See `Store.renew`."""
@@ -138,58 +120,44 @@ class MemoryStore:
         with self._lock:
             now = self._clock()
             for ref in claims:
-                row = self._live(ref.id, now)
-                if row is None or row.nonce != ref.nonce:
+                row = self._rows.get(ref.id)
+                answer, after = verbs.renew(row, ref.nonce, lease, now)
+                self._write(ref.id, row, after)
+                if type(answer) is Fenced:
                     fenced.append(ref)  # R30
-                elif row.state is State.IN_FLIGHT or row.state is State.PARKED:  # R42
-                    self._put(ref.id, row.renewed(lease, now))
         return fenced
 
     def complete(self, id: bytes, nonce: bytes, answer: bytes, retention: float) -> WriteAnswer:
         """See `Store.complete`."""
         with self._lock:
-            now = self._clock()
-            row = self._live(id, now)
-            if row is None:
-                return Fenced()  # R30
-            if row.settled_by(nonce, now):
-                self._put(id, row.completed(nonce, answer, retention, now))
-                return Done()
-            return Done() if row.nonce == nonce else Fenced()  # it did before, or R30
+            row = self._rows.get(id)
+            done, after = verbs.complete(row, nonce, answer, retention, self._clock())
+            self._write(id, row, after)
+        return done
 
     def release(self, id: bytes, nonce: bytes) -> WriteAnswer:
         """See `Store.release`."""
         with self._lock:
-            now = self._clock()
-            row = self._live(id, now)
-            if row is None or not row.settled_by(nonce, now):
-                return Fenced()  # R30
-            self._drop(id)
-            return Done()
+            row = self._rows.get(id)
+            done, after = verbs.release(row, nonce, self._clock())
+            self._write(id, row, after)
+        return done
 
     def park(self, id: bytes, nonce: bytes, cause: str) -> WriteAnswer:
         """See `Store.park`."""
         with self._lock:
-            now = self._clock()
-            row = self._live(id, now)
-            if row is None or row.state is State.COMPLETED:
-                return Fenced()  # R30
-            if row.nonce == nonce:
-                self._put(id, row.parked(cause, now))
-                return Done()
-            if row.reconcile_nonce == nonce:  # R28: the hook doesn't know; its own claim alone ends
-                self._rows[id] = row._replace(reconcile_nonce=None, reconcile_until=None)
-                return Done()
-            return Fenced()
+            row = self._rows.get(id)
+            done, after = verbs.park(row, nonce, cause, self._clock())
+            self._write(id, row, after)
+        return done
 
     def forget(self, id: bytes, nonce: bytes) -> WriteAnswer:
         """See `Store.forget`."""
         with self._lock:
-            row = self._live(id, self._clock())
-            if row is None or row.nonce != nonce:
-                return Fenced()
-            self._drop(id)
-            return Done()
+            row = self._rows.get(id)
+            done, after = verbs.forget(row, nonce, self._clock())
+            self._write(id, row, after)
+        return done
 
     def get(self, id: bytes) -> Record | None:
         """See `Store.get`."""
@@ -228,16 +196,16 @@ class MemoryStore:
         row = self._rows.get(id)
         return row if row is not None and row.live(now) else None
 
-    def _put(self, id: bytes, row: Row) -> None:
-        self._rows[id] = row
-        heapq.heappush(self._expiries, (row.expires_at, id))
-        self._bound_expiries()
-
-    def _drop(self, id: bytes) -> None:
-        del self._rows[id]
-        self._bound_expiries()
-
-    def _bound_expiries(self) -> None:
+    def _write(self, id: bytes, before: Row | None, after: Row | None) -> None:
+        """Keep what a verb left of a row."""
+        if after is before:
+            return
+        if after is None:
+            del self._rows[id]
+        else:
+            self._rows[id] = after
+            if before is None or after.expires_at != before.expires_at:
+                heapq.heappush(self._expiries, (after.expires_at, id))
         if len(self._expiries) > 2 * len(self._rows) + _SLACK:
             self._rebuild_expiries()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ LEASE: Final = 2.0
 STORE_TIMEOUT: Final = 1.0
 WORKERS: Final = 2
 GRACE: Final = 15.0
+_RAISED: Final = re.compile(r"[A-Za-z_.]+(Error|Exception|Exit)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,15 @@ def _await(process: subprocess.Popen[str], log: Path) -> str:
         time.sleep(0.05)
     process.kill()
     process.wait()
-    said = last_words(log, 1)
-    raise CannotRun(said[0] if said else "The service did not start, and did not say why.")
+    raise CannotRun(_why(log))
+
+
+def _why(log: Path) -> str:
+    """Return the line of a log that says why a service did not start: the end of a traceback, else the last one."""
+    said = last_words(log, 50)
+    if not said:
+        return "The service did not start, and did not say why."
+    return next((line for line in reversed(said) if _RAISED.match(line)), said[-1])
 
 
 def last_words(log: Path, count: int) -> Sequence[str]:

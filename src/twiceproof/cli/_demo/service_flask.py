@@ -43,11 +43,11 @@ class Payment:
         document: Any = request.get_json()
         try:
             payment = cls(**document)
+            sensible = 0 < len(payment.intent) <= 100 and 0 < len(payment.to) <= 100 and payment.amount > 0
         except TypeError:
-            abort(422, "Send an intent, a receiver and an amount.")
-        names = all(isinstance(name, str) and 0 < len(name) <= 100 for name in (payment.intent, payment.to))
-        if not names or not isinstance(payment.amount, int) or payment.amount <= 0:
-            abort(422, "Send short names, and an amount above 0.")
+            sensible, payment = False, None
+        if payment is None or not sensible:
+            abort(422, "Send an intent and a receiver of up to 100 characters, and an amount above 0.")
         return payment
 
 

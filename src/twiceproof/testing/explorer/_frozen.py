@@ -25,10 +25,10 @@ class Numbered(Generic[T]):
 
     def of(self, value: T, key: Hashable = None) -> int:
         """Return the number of a value that ``key`` stands for; itself, where it is hashable."""
-        key = value if key is None else key  # type: ignore[assignment]
-        number = self._numbers.get(key)
+        known: Hashable = value if key is None else key
+        number = self._numbers.get(known)
         if number is None:
-            number = self._numbers[key] = len(self.values)
+            number = self._numbers[known] = len(self.values)
             self.values.append(value)
         return number
 
@@ -38,7 +38,7 @@ def freeze(value: object) -> Hashable:
     if isinstance(value, list | tuple):
         return tuple(freeze(item) for item in value)
     if isinstance(value, BaseException):
-        return type(value)
+        return type(value).__name__
     if is_dataclass(value) and not isinstance(value, type) and type(value).__hash__ is None:
         return (type(value), *(freeze(getattr(value, item.name)) for item in fields(value) if item.compare))
     if isinstance(value, Hashable):
@@ -75,8 +75,8 @@ def resting_place(steps: Generator[Any, Any, Any]) -> Hashable:
 @cache
 def _read_later(code: CodeType, at: int) -> tuple[str, ...]:
     """Return the local names that are read from this instruction on before they are set again, on some way."""
-    program = dis.Bytecode(code)
-    found = {instruction.offset: instruction for instruction in program}
+    program: Any = dis.Bytecode(code)
+    found: dict[int, Any] = {instruction.offset: instruction for instruction in program}
     assert not any(item.opname == "FOR_ITER" for item in found.values()), "a loop's place is on the stack: not seen"
     following = dict(pairwise(found))
     ways: dict[int, list[int]] = {}
@@ -90,7 +90,7 @@ def _read_later(code: CodeType, at: int) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if _is_read(name, at, found, ways)))
 
 
-def _is_read(name: str, at: int, found: dict[int, dis.Instruction], ways: dict[int, list[int]]) -> bool:
+def _is_read(name: str, at: int, found: dict[int, Any], ways: dict[int, list[int]]) -> bool:
     reached: set[int] = set()
     open_ways = [at]
     while open_ways:

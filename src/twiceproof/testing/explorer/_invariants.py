@@ -157,10 +157,13 @@ def broken_by_reply(
 
 
 def broken_by_run(effects: int, *, strict: bool, effect: bool) -> tuple[int, str | None]:
-    """Judge one run of a handler, after what took effect since the key was new; return what has taken effect then."""
-    if effects == STRICT_EFFECT:
-        return effects, "a handler ran again after it had run under at most once (R21, R28)"
-    return (STRICT_EFFECT if strict else EFFECT) if effect else effects, None
+    """Judge one run of a handler, after what took effect since the key was new; return what has taken effect then.
+
+    A run that was granted under at least once may come late: its version of the application promised no more.
+    """
+    if strict and effects == STRICT_EFFECT:
+        return effects, "a handler ran twice under at most once (R21, R28)"
+    return max(effects, STRICT_EFFECT if strict else EFFECT) if effect else effects, None
 
 
 def broken_by_claimant() -> str:

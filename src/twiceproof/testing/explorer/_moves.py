@@ -29,8 +29,10 @@ BY_HOOK: Final = Response(201, [], b"says the hook")
 
 
 class Near(NamedTuple):
-    """What one request's moves depend on, and all that they change: ``overdue`` says that nobody claimed or renewed
-    the record for a whole lease, ``effects`` what took effect since the key was new.
+    """What one request's moves depend on, and all that they change.
+
+    ``effects``: what took effect since the key was new. ``overdue``: nobody claimed or renewed the record for a
+    whole lease.
     """
 
     record: int
@@ -128,8 +130,13 @@ class Moves:
     def _acted(self, near: Near, who: int, step: int) -> tuple[Near, int, str | None]:
         """Return what is near once the store has done its part, the answer, and what that broke."""
         act = self.records.act(near.record, who, step)
-        taken = act.record != near.record or isinstance(self.paths.answers.values[act.answer], Granted)
-        return near._replace(record=act.record, overdue=0 if taken else near.overdue), act.answer, act.broken
+        granted = isinstance(self.paths.answers.values[act.answer], Granted)
+        taken = granted or act.record != near.record
+        broken = act.broken
+        if broken is None and granted and near.effects == STRICT_EFFECT:
+            claim = isinstance(self.records.steps.values[step], core.DoClaim)
+            broken = AGAIN if claim and self.records.holder(near.record) != who else None
+        return near._replace(record=act.record, overdue=0 if taken else near.overdue), act.answer, broken
 
     def _told(
         self, near: Near, what: str, who: int, answer: int, spends: int = NOTHING, broken: str | None = None
@@ -206,4 +213,5 @@ class Moves:
         return broken_by_claimant() if 0 <= owner < self.people and self.locals.abandoned(locals[owner]) else None
 
 
+AGAIN: Final = "a key was granted again after its handler had run under at most once (R21, R28)"
 RELEASED: Final = "a claim was released after its handler had taken effect under at most once (R47)"

@@ -74,7 +74,7 @@ def _answered(status: int) -> outcomes.Answered:
     return outcomes.Answered(Response(status, [], b"by " + ME))
 
 
-_ENDINGS: Final = (
+_ENDINGS: Final[tuple[tuple[str, outcomes.Outcome, bool], ...]] = (
     ("answers 201", _answered(201), True),
     ("answers 422", _answered(422), True),
     ("answers 500", _answered(500), True),

@@ -37,6 +37,7 @@ class Records:
     def __init__(self, id: bytes, people: int, paths: Paths) -> None:
         self.id = id
         self._nonces = [*map(nonce_of, range(people)), OPERATOR]
+        self.distinct = len(set(self._nonces)) == len(self._nonces)
         self._paths = paths
         self._rows: Numbered[Row | None] = Numbered()
         self._rows.of(None, "absent")
@@ -58,11 +59,15 @@ class Records:
         """Return whose nonce this is; one past the requests for the operator, -1 for nobody."""
         return -1 if nonce is None else next((who for who, own in enumerate(self._nonces) if nonce.endswith(own)), -1)
 
+    def holder(self, record: int) -> int:
+        """Return whose token a live record bears, -1 where there is none."""
+        row = self._rows.values[record]
+        return -1 if row is None or not row.live(0) else self.owner(row.nonce)
+
     def claimant(self, record: int) -> int:
         """Return whose claim a live record in flight is, -1 where it is none."""
         row = self._rows.values[record]
-        in_flight = row is not None and row.state is State.IN_FLIGHT and row.live(0)
-        return self.owner(row.nonce) if row is not None and in_flight else -1
+        return self.holder(record) if row is not None and row.state is State.IN_FLIGHT else -1
 
     def act(self, record: int, who: int, step: int) -> Act:
         """Do one call on the shipped store."""

@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from twiceproof.testing.explorer._people import Bounds, Scene
 from twiceproof.testing.explorer._story import told
-from twiceproof.testing.explorer._world import FIRST, State_, Step, World
+from twiceproof.testing.explorer._world import FIRST, Snapshot, Step, World
 
-Place: TypeAlias = tuple[State_, int]
+Place: TypeAlias = tuple[Snapshot, int]
 """A world, and what is left of the bounds."""
 
 
@@ -41,7 +41,7 @@ def search(scene: Scene, bounds: Bounds, *, merge: bool = True) -> Finding:
 def _walk(world: World, most: int, ways: dict[Place, Place] | None) -> Finding:
     below = world.budget.below
     start: Place = (world.alike(world.start())[0], world.budget.full)
-    seen: dict[State_, int] = {start[0]: below[start[1]]}
+    seen: dict[Snapshot, int] = {start[0]: below[start[1]]}
     level = [start]
     states = count = 0
     while level:
@@ -77,7 +77,7 @@ def _trace(world: World, ways: dict[Place, Place], last: Place, step: Step) -> l
     while way[-1] in ways:
         way.append(ways[way[-1]])
     way.reverse()
-    names = [chr(ord("A") + who) for who in range(world.people)]
+    names: list[str] = [chr(ord("A") + who) for who in range(world.people)]
     lines: list[str] = []
     for before, after in pairwise(way):
         for taken in world.steps(*before):

@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from twiceproof.core import _engine as core
 from twiceproof.core import _lifecycle as life
-from twiceproof.core._outcome import Answered, Completed, DontKnow, NothingHappened
+from twiceproof.core._outcome import Completed, DontKnow, NothingHappened
 from twiceproof.core._record import Absent, Done, Fenced, Found, Granted, Held, State
 from twiceproof.errors import StoreError
 from twiceproof.stores._memory_rows import Row
 from twiceproof.testing.explorer._moves import Moves
 from twiceproof.testing.explorer._paths import Asked, Force, Renew
 from twiceproof.testing.explorer._people import OPERATOR
-from twiceproof.testing.explorer._world import FIRST, State_, Step, World
+from twiceproof.testing.explorer._world import FIRST, Snapshot, Step, World
 
 
-def told(world: World, before: State_, step: Step, names: list[str]) -> str:
+def told(world: World, before: Snapshot, step: Step, names: list[str]) -> str:
     """Return one line: who does what, what comes back, and the record then."""
     after = record_in_words(world.moves, world.moves.records.row(step.world[0]), names)
     return f"{_what(world.moves, before, step, names)}  [{after}]"
 
 
-def _what(moves: Moves, before: State_, taken: Step, names: list[str]) -> str:
+def _what(moves: Moves, before: Snapshot, taken: Step, names: list[str]) -> str:
     what, detail = taken.move.what, taken.move.detail
     if taken.who < 0:
         return what
     name, step = names[taken.who], moves.locals.step(before[FIRST + taken.who])
     answer = moves.paths.answers.values[detail]
-    does = f"{name} {_verb(step)}"
     match what:
         case "calls":
-            return f"{does}: {_answer(answer)}{_reply(moves, before[FIRST + taken.who], detail)}"
-        case "loses the reply":
-            return f"{does}, and the reply is lost"
-        case "is cancelled after it":
-            return f"{does}, and is cancelled"
-        case "is cancelled before it":
-            return f"{does}, and is cancelled while that is still on its way"
-        case "gives the reply up":
-            return f"{does}, and hears nothing; that is still on its way"
-        case "finds the store down":
-            return f"{does}, but finds the store down"
+            return f"{name} {_verb(step)}: {_answer(answer)}{_reply(moves, before[FIRST + taken.who], detail)}"
         case "runs":
             ending = next(end for end in moves.kinds[moves.which[taken.who]].endings if end.outcome == answer)
             return f"{name}'s handler {ending.says}"
@@ -51,13 +40,22 @@ def _what(moves: Moves, before: State_, taken: Step, names: list[str]) -> str:
             return f"{name}'s client {'leaves' if answer is True else 'waits'}"
         case "renews":
             return f"{name}'s claim is renewed: {'fenced' if answer else 'done'}"
-        case "in the background" | "in the background, unheard":
-            lost = ", and the reply is lost" if what.endswith("unheard") else ""
-            return f"in the background {name} {_verb(moves.records.steps.values[detail])}{lost}"
-        case "arrives":
-            return f"what was on its way arrives: {name} {_verb(moves.records.steps.values[detail])}"
         case _:
-            return f"{name} {what}"
+            sent = moves.records.steps.values[detail] if what in _SENT_BEFORE else step
+            return _WORDS.get(what, "{name} {what}").format(name=name, does=f"{name} {_verb(sent)}", what=what)
+
+
+_SENT_BEFORE: Final = frozenset({"in the background", "in the background, unheard", "arrives"})
+_WORDS: Final = {
+    "loses the reply": "{does}, and the reply is lost",
+    "is cancelled after it": "{does}, and is cancelled",
+    "is cancelled before it": "{does}, and is cancelled while that is still on its way",
+    "gives the reply up": "{does}, and hears nothing; that is still on its way",
+    "finds the store down": "{does}, but finds the store down",
+    "in the background": "in the background {does}",
+    "in the background, unheard": "in the background {does}, and the reply is lost",
+    "arrives": "what was on its way arrives: {does}",
+}
 
 
 def _verb(step: core.Step | Asked | None) -> str:

@@ -16,7 +16,7 @@ from twiceproof.testing.explorer._paths import Force
 from twiceproof.testing.explorer._people import LEASE, ME, RETENTION, Bounds, Scene
 from twiceproof.testing.explorer._records import ABSENT, LONG
 
-State_: TypeAlias = tuple[int, ...]
+Snapshot: TypeAlias = tuple[int, ...]
 """record, effects, overdue, operator, then one local state per request: see `Near`."""
 
 OPERATOR, FIRST = 3, 4
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
     move: Move
     who: int
-    world: State_
+    world: Snapshot
     left: int
 
 
@@ -69,13 +69,15 @@ class World:
         self._resolve = self._locals.step_number(said)
         self._free = self._locals.step_number(core.DoRelease(self._records.id, ME))
         self._pairs = [(a, b) for a, b in pairwise(range(self.people)) if self.moves.which[a] == self.moves.which[b]]
+        if not self._records.distinct:
+            self._pairs = []  # whoever bears another's nonce has no name of its own to swap
         self._order = tuple(range(self.people))
 
-    def start(self) -> State_:
+    def start(self) -> Snapshot:
         """Return the world before anything happened."""
         return (ABSENT, NO_EFFECT, 0, AWAY, *(self._locals.start(kind) for kind in self.moves.which))
 
-    def steps(self, world: State_, left: int) -> Iterator[Step]:
+    def steps(self, world: Snapshot, left: int) -> Iterator[Step]:
         """Yield everything that may happen now, as far as the bounds allow it."""
         payable = self.budget.after[left]
         record, effects, overdue, operator = world[:FIRST]
@@ -97,12 +99,12 @@ class World:
             for move, after in self._operator(world):
                 yield Step(move, NOBODY, after, left)
 
-    def _still(self, world: State_) -> bool:
+    def _still(self, world: Snapshot) -> bool:
         """Whether no handler can take effect any more on what is recorded now."""
         owner = self._records.claimant(world[0])
         return not any(self._locals.may_act(world[FIRST + who], owner=who == owner) for who in range(self.people))
 
-    def _time(self, world: State_) -> Iterator[tuple[Move, State_]]:
+    def _time(self, world: Snapshot) -> Iterator[tuple[Move, Snapshot]]:
         """Let time pass: a lease at a time, or until the record is due to expire."""
         record = world[0]
         row = self._records.row(record)
@@ -125,7 +127,7 @@ class World:
         aged = (self._locals.aged(local, old=True) for local in world[FIRST:])
         yield Move("the record expires", 0, _NONE, EXPIRY, broken), (later, NO_EFFECT, 0, world[OPERATOR], *aged)
 
-    def _operator(self, world: State_) -> Iterator[tuple[Move, State_]]:
+    def _operator(self, world: Snapshot) -> Iterator[tuple[Move, Snapshot]]:
         """Let a person resolve the record, truthfully; a live lease may be overridden."""
         row = self._records.row(world[0])
         if world[OPERATOR] == AWAY and row is not None and row.live(0) and row.state is not State.COMPLETED:
@@ -136,12 +138,12 @@ class World:
             elif self._still(world):
                 yield self._person(world, "the operator says that nothing happened", self._free, DONE)
 
-    def _person(self, world: State_, what: str, step: int, then: int) -> tuple[Move, State_]:
+    def _person(self, world: Snapshot, what: str, step: int, then: int) -> tuple[Move, Snapshot]:
         act = self._records.act(world[0], self.people, step)
         overdue = 0 if act.record != world[0] and act.record != ABSENT else world[2]
         return Move(what, step, _NONE, NOTHING, act.broken), (act.record, world[1], overdue, then, *world[FIRST:])
 
-    def alike(self, world: State_) -> tuple[State_, tuple[int, ...]]:
+    def alike(self, world: Snapshot) -> tuple[Snapshot, tuple[int, ...]]:
         """Return the one of all worlds that differ only in the names of equal requests, and the order it has them in.
 
         A process that died leaves the same world as one that lives on, once the record is not its claim.
