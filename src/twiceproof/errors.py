@@ -47,7 +47,7 @@ class UnknownFormat(StoreError):
     """A record was written in a format that this release does not know (R17, R53)."""
 
 
-class NotExecuted(TwiceproofError):  # noqa: N818  # a statement by the handler, not a fault
+class NotExecuted(TwiceproofError):  # a statement by the handler, not a fault
     """Raise it in a handler to say that nothing happened: the key is released, a retry runs again."""
 
 

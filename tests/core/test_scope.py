@@ -105,7 +105,7 @@ def test_nobody_is_named_without_exactly_one_credential(values):
 )
 def test_a_credential_that_changes_with_every_request_is_refused(scheme, separator):
     """R12: every retry would be another account."""
-    with pytest.raises(ConfigurationError, match="changes give principal= a callable"):
+    with pytest.raises(ConfigurationError, match="give principal= a callable"):
         by_authorization(authorization(f"{scheme}{separator}x=1".encode()))
 
 

@@ -33,7 +33,7 @@ class Numbered(Generic[T]):
         return number
 
 
-def freeze(value: object) -> Hashable:
+def freeze(value: Any) -> Hashable:
     """Return a hashable stand-in: equal for values that the rules can't tell apart."""
     if isinstance(value, list | tuple):
         return tuple(freeze(item) for item in value)
@@ -99,7 +99,8 @@ def _is_read(name: str, at: int, found: dict[int, Any], ways: dict[int, list[int
             continue
         reached.add(offset)
         item = found[offset]
-        if name == item.argval or (isinstance(item.argval, tuple) and name in item.argval):
+        named: Any = item.argval
+        if name == named or (type(named) is tuple and name in named):
             if "LOAD_" in item.opname:
                 return True
             if item.opname.startswith("STORE_FAST"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from twiceproof.core import _engine as core
 from twiceproof.core import _lifecycle as life
@@ -54,8 +54,7 @@ def in_place(mutant: Mutant) -> Generator[None]:
 def _swap(owner: Any, name: Any, value: Any) -> Any:
     before: Any
     if isinstance(owner, dict):
-        table = cast("dict[Any, Any]", owner)
-        before, table[name] = table[name], value
+        before, owner[name] = owner[name], value  # pyright: ignore[reportUnknownVariableType]
     else:
         before = getattr(owner, name)
         setattr(owner, name, value)
