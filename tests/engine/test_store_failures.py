@@ -75,6 +75,44 @@ def test_a_claim_that_arrives_after_its_withdrawal_is_withdrawn_all_the_same(ben
     until(lambda: bench.world.records() == [])
 
 
+def test_an_earlier_send_of_a_claim_that_arrives_after_its_release_is_withdrawn(bench):
+    """R48: no key stays unsettled for a handler that did nothing; the release is told once."""
+    sent, make_call = [], bench.engine._call
+
+    def remembered(*args):
+        sent.append(make_call(*args))
+        return sent[-1]
+
+    bench.engine._call = remembered
+    bench.faults.next["claim"] = [LOST]
+    bench.faults.next["release"] = [DOWN]
+    answer = bench.handle(handler=lambda request, attempt: Response(429, [], b""))
+    assert answer.status == 429
+    until(lambda: bench.faults.count()["background.release"] == 1)
+    bench.world.memory.claim(sent[0].new, 30.0, sent[0].nonce)  # the first send reaches the store only now
+    until(lambda: bench.world.records() == [])
+    until(lambda: bench.engine._keeper.idle)
+    assert bench.names == ["granted", "released"]
+
+
+def test_an_earlier_send_of_a_claim_that_arrives_after_another_s_answer_is_withdrawn(bench):
+    """R48: also where the second send found a record and was answered."""
+    sent, make_call = [], bench.engine._call
+
+    def remembered(*args):
+        sent.append(make_call(*args))
+        return sent[-1]
+
+    bench.handle()
+    bench.engine._call = remembered
+    bench.faults.next["claim"] = [LOST]
+    assert brief(bench.handle()) == (201, "", True)
+    until(lambda: bench.faults.count()["background.release"] == 1)
+    bench.world.clock.pass_(2 * 86_400)  # the answer expires, and the first send reaches the store only now
+    bench.world.memory.claim(sent[0].new, 30.0, sent[0].nonce)
+    until(lambda: bench.world.records() == [])
+
+
 def test_a_withdrawal_is_repeated_while_the_store_is_down(bench):
     """R48: for up to `complete_retry`."""
     bench.faults.next["claim"] = [ACTED_AND_LOST, DOWN]

@@ -205,7 +205,7 @@ async def test_a_credential_that_changes_with_every_request_is_refused(scheme, c
     async with door:
         answer = await post(door, "k1", (b"authorization", f"{scheme} nonce=s3cr3t".encode()))
     assert (answer.status, app.effects) == (401, 0)
-    assert scheme.lower() in caplog.text
+    assert "changes with every request" in caplog.text
     assert "s3cr3t" not in caplog.text
 
 

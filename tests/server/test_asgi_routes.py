@@ -15,6 +15,7 @@ TABLE = {
     "POST /orders/latest/cancel": Policy(required=True, missing_status=428),
     "POST /files/{rest:path}": Policy(required=True, missing_status=422),
     "POST /caf\u00e9": Policy(required=True, missing_status=428),
+    "POST /orders:run": Policy(required=True, missing_status=428),
     "POST /open": None,
 }
 
@@ -25,7 +26,9 @@ TABLE = {
         ("/orders", 400),
         ("/orders/", 201),
         ("/orders/7/cancel", 422),
-        ("/orders/a%2Fb/cancel", 422),
+        ("/orders/a%2Fb/cancel", 201),
+        ("/orders/1%2Fcancel", 422),
+        ("/orders%3Arun", 428),
         ("/orders/latest/cancel", 428),
         ("/orders/%6Catest/cancel", 428),
         ("/orders/7/cancel/now", 201),
@@ -40,7 +43,10 @@ TABLE = {
 )
 @in_loop
 async def test_the_table_finds_the_row_that_a_path_belongs_to(path, status):
-    """One segment, the rest, a literal before a placeholder; what no row names is uncovered without a rest row."""
+    """One segment, the rest, a literal before a placeholder; what no row names is uncovered without a rest row.
+
+    A path is looked up as the application routes it, decoded: no spelling of it gets around its row.
+    """
     async with Door(Counted(), policy=TABLE) as door:
         assert (await post(door, None, path=path)).status == status
 

@@ -168,6 +168,13 @@ def test_a_decorator_that_hides_the_mark_is_told_of(caplog):
         assert service.post(key=None, **FORM).status == 200
 
 
+def test_a_decorator_that_hides_the_mark_does_no_harm_where_there_is_no_body():
+    """An empty read has taken nothing away."""
+    service, _ = service_that(READERS["lines"], lambda: None, wrap=lambda view: lambda wrapper: wrapper)
+    with service:
+        assert [service.post(data=b"").replayed for _ in range(2)] == [False, True]
+
+
 def test_a_decorator_that_hides_the_mark_does_no_harm_where_nobody_reads_first():
     """The claim is made by the mark itself."""
     service, _ = service_that(READERS["nothing"], READERS["form"], wrap=lambda view: lambda wrapper: wrapper)

@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from flask import abort, g, request
+from flask import Flask, abort, g, request
 
 from tests.support.faulty_store import DOWN
 from tests.support.flask_service import Service, with_orders
@@ -179,11 +179,13 @@ def test_views_without_a_mark_are_not_touched():
 def test_the_attempt_of_the_request_is_in_g_and_in_the_door():
     """The same one, also in hooks before the view, and a bare one where nothing is protected."""
     seen = []
-    with Service() as service:
+    app = Flask("service")
 
-        @service.app.before_request
-        def before():
-            seen.append(g.twiceproof)
+    @app.before_request
+    def before():
+        seen.append(g.twiceproof)
+
+    with Service(app=app) as service:
 
         @service.app.post("/orders")
         @service.idempotency.operation

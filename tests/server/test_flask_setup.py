@@ -63,7 +63,7 @@ def test_a_wrong_option_of_an_operation_fails_where_it_is_written(options, sente
 def test_defaults_of_the_door_hold_unless_an_operation_changes_them():
     """``policy=``."""
     idempotency = make(policy=Policy(required=True, lease=5))
-    marked = [idempotency.operation(lambda: ""), idempotency.operation(lease=7)(lambda: "")]
+    marked: list[Any] = [idempotency.operation(lambda: ""), idempotency.operation(lease=7)(lambda: "")]
     assert [(one.__twiceproof__.required, one.__twiceproof__.lease) for one in marked] == [(True, 5), (True, 7)]
 
 
@@ -88,7 +88,7 @@ def test_install_takes_an_application_once_and_before_it_serves():
     """R41: later it would be too late for what was served before."""
     idempotency, app = make(), Flask("a")
     with pytest.raises(ConfigurationError, match="install takes the Flask application"):
-        idempotency.install(app.wsgi_app)
+        idempotency.install(app.wsgi_app)  # type: ignore[arg-type]
     idempotency.install(app)
     with pytest.raises(ConfigurationError, match="install was called twice"):
         idempotency.init_app(app)
@@ -116,7 +116,7 @@ def test_a_marked_view_that_is_not_installed_never_runs(caplog):
 
 def test_a_marked_view_that_is_called_by_itself_says_how():
     """In a test, __wrapped__ is the function as written."""
-    marked = make().operation(lambda: "done")
+    marked: Any = make().operation(lambda: "done")
     with pytest.raises(ConfigurationError, match=r"<lambda>.__wrapped__"):
         marked()
     assert marked.__wrapped__() == "done"

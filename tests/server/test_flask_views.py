@@ -54,9 +54,13 @@ def test_a_view_may_be_any_callable(kind):
             def view(self, number):
                 return function(number)
 
-        view = {"function": function, "partial": functools.partial(more, 0), "method": Object().view, "async": waits}[
-            kind
-        ]
+        views: dict[str, Any] = {
+            "function": function,
+            "partial": functools.partial(more, 0),
+            "method": Object().view,
+            "async": waits,
+        }
+        view = views[kind]
         marked = service.idempotency.operation(view)
         service.app.add_url_rule("/orders/<int:number>", "create", marked, methods=["POST"])
         assert twice(service) == expected(**({"key": "k1"} if kind == "async" else {}))

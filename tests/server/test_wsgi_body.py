@@ -3,6 +3,7 @@
 import logging
 import tracemalloc
 from io import BytesIO
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ class Socket:
 
 def chunked(*parts: bytes, **more):
     """The environ of a chunked request at a server that ends the body itself."""
-    terminated = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
+    terminated: dict[str, Any] = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
     return environ_of(CONTENT_LENGTH=None, **(terminated | {"wsgi.input": Socket(*parts, end=True)} | more))
 
 
@@ -43,7 +44,7 @@ def test_a_body_that_arrives_in_parts_is_one_body():
     """R52: the application gets it whole, and exactly once more than the door asked is never asked for."""
     with Door(app := Counter()) as door:
         source = Socket(b'{"n"', b":1", b"}", b"next request")
-        call(door, environ_of(**{"wsgi.input": source}))
+        call(door, environ_of() | {"wsgi.input": source})
         assert (app.bodies, source.parts) == ([b'{"n":1}'], [b"next request"])
         assert door.call().replayed
 
@@ -97,7 +98,7 @@ def test_chunking_never_matters():
 def test_a_chunked_body_whose_end_the_server_can_t_tell_is_refused(caplog):
     """B43: never fingerprinted as an empty body; the log says what such a server needs."""
     with Door(app := Counter()) as door:
-        environ = environ_of(CONTENT_LENGTH=None, HTTP_TRANSFER_ENCODING="chunked", **{"wsgi.input": Socket(b"x")})
+        environ = environ_of(CONTENT_LENGTH=None, HTTP_TRANSFER_ENCODING="chunked") | {"wsgi.input": Socket(b"x")}
         with caplog.at_level(logging.WARNING, "twiceproof.server"):
             seen = call(door, environ)
     assert (seen.code, seen.problem, app.effects) == (400, "body-incomplete", 0)
@@ -117,7 +118,7 @@ def test_no_length_and_no_coding_is_no_body(length):
     """RFC 9112 §6.3: nothing is read."""
     with Door(app := Counter(body=[])) as door:
         source = BytesIO(b"next request")
-        call(door, environ_of(CONTENT_LENGTH=length, **{"wsgi.input": source}))
+        call(door, environ_of(CONTENT_LENGTH=length) | {"wsgi.input": source})
         assert (app.bodies, source.tell()) == ([b""], 0)
 
 
@@ -126,7 +127,7 @@ def test_a_body_that_ends_early_is_refused_and_never_fingerprinted(error):
     """R52: the key is free for the whole request."""
     with Door(app := Counter()) as door:
         source = Socket(b'{"n"', end=True, error=error)
-        seen = call(door, environ_of(**{"wsgi.input": source}))
+        seen = call(door, environ_of() | {"wsgi.input": source})
         assert (seen.code, seen.problem, app.effects) == (400, "body-incomplete", 0)
         assert (door.faults.foreground(), door.call().brief) == ([], (201, False, b"effect 1"))
 
@@ -153,14 +154,16 @@ def test_a_length_beyond_all_bounds_is_too_large():
 
 @pytest.mark.parametrize("parts", [1, 160])
 def test_a_large_body_is_in_memory_once(parts):
-    """R11: the application reads the very bytes that were fingerprinted."""
+    """R11: the application reads the very bytes that were fingerprinted, and nobody else holds them then."""
     size = 10 * 1024 * 1024
     body = bytes(size)
     peaks = []
+    left = []
 
     def app(environ, start_response):
         peaks.append(tracemalloc.get_traced_memory()[1])
-        environ["wsgi.input"].read()
+        environ.pop("wsgi.input").read()
+        left.append(tracemalloc.get_traced_memory()[0])
         start_response("200 OK", [])
         return []
 
@@ -173,3 +176,4 @@ def test_a_large_body_is_in_memory_once(parts):
         call(door, environ)
         tracemalloc.stop()
     assert [peak < 1.3 * size for peak in peaks] == [True]
+    assert [current < 0.1 * size for current in left] == [True]

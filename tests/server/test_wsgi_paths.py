@@ -27,6 +27,7 @@ def path(info, *, sent=None, root="", name="REQUEST_URI"):
         ("/b/c", "/api/b%2fc", "/api", b"/api/b%2fc"),
         ("/b/c", "/b%2Fc", "/proxy", b"/proxy/b%2Fc"),  # a prefix that only the environ knows
         ("/a", "http://t:80/a?x=1", "", b"/a"),
+        ("/a/b", "HTTP://t/a%2Fb", "", b"/a%2Fb"),
         ("/", "http://t", "", b"/"),
         ("/new", "/old", "", b"/new"),  # rewritten on its way
         ("/a", "/a#x", "", b"/a"),

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from twiceproof.stores.memory import AsyncMemoryStore
 
 
 def make(app=None, **options):
-    given = {"store": "memory://", "principal": anonymous, "accept_volatile": True} | options
+    given: dict[str, Any] = {"store": "memory://", "principal": anonymous, "accept_volatile": True} | options
     return IdempotencyMiddleware(app or Counter(), **given)
 
 

@@ -1,4 +1,4 @@
-"""The four stores, held to the one contract."""
+"""Every store, held to the one contract, in both colours, on a clock of ours, so that its leases take no time."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stores.contract import Driven, FakeClock, StoreContract
 
-from twiceproof.stores import Store
+from tests.support.row_stores import DictStore
+from twiceproof.stores import Store, in_threads
 from twiceproof.stores.memory import AsyncMemoryStore, MemoryStore
 from twiceproof.stores.sqlite import AsyncSqliteStore, SqliteStore
+from twiceproof.testing import Driven, DurableStoreContract, FakeClock, StoreContract
 
-STORES: dict[str, Callable[[Path, FakeClock], Any]] = {
-    "memory": lambda _, clock: MemoryStore(clock),
-    "memory, async": lambda _, clock: Driven(AsyncMemoryStore(clock=clock)),
-    "sqlite": lambda folder, clock: SqliteStore(folder / "keys.db", _clock=clock),
-    "sqlite, async": lambda folder, clock: Driven(AsyncSqliteStore(folder / "keys.db", _clock=clock)),
+VOLATILE: dict[str, Callable[[FakeClock], Any]] = {
+    "memory": MemoryStore,
+    "memory, async": lambda clock: Driven(AsyncMemoryStore(clock=clock)),
+    "rows": DictStore,
+    "rows, async": lambda clock: Driven(in_threads(DictStore(clock))),
 }
-ENDINGS: dict[str, Callable[[Any], None]] = {
-    "memory": lambda store: store.close(),
-    "memory, async": lambda store: store.stop(),
-    "sqlite": lambda store: store.close(),
-    "sqlite, async": lambda store: store.stop(),
+DURABLE: dict[str, Callable[[Path, FakeClock], Any]] = {
+    "sqlite": lambda file, clock: SqliteStore(file, _clock=clock),
+    "sqlite, async": lambda file, clock: Driven(AsyncSqliteStore(file, _clock=clock)),
 }
 
 
-class TestEveryStore(StoreContract):
-    """On a clock of ours, so that the leases of the contract take no time."""
+def ended(store: Any) -> None:
+    """Close a store, and the loop that drives it."""
+    getattr(store, "stop", store.close)()
 
+
+class TestVolatileStores(StoreContract):
     @pytest.fixture
     def clock(self) -> FakeClock:
         return FakeClock()
@@ -38,9 +40,36 @@ class TestEveryStore(StoreContract):
     def advance(self, clock) -> Callable[[float], None]:
         return clock.advance
 
-    @pytest.fixture(params=STORES)
-    def store(self, request, tmp_path, clock) -> Iterator[Store]:
-        store = STORES[request.param](tmp_path, clock)
+    @pytest.fixture(params=VOLATILE)
+    def store(self, request, clock) -> Iterator[Store]:
+        store = VOLATILE[request.param](clock)
         store.open()
         yield store
-        ENDINGS[request.param](store)
+        ended(store)
+
+
+class TestDurableStores(DurableStoreContract):
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def advance(self, clock) -> Callable[[float], None]:
+        return clock.advance
+
+    @pytest.fixture(params=DURABLE)
+    def another(self, request, tmp_path, clock) -> Iterator[Callable[[], Store]]:
+        opened: list[Any] = []
+
+        def open_another() -> Store:
+            opened.append(DURABLE[request.param](tmp_path / "keys.db", clock))
+            opened[-1].open()
+            return opened[-1]
+
+        yield open_another
+        for store in opened:
+            ended(store)
+
+    @pytest.fixture
+    def store(self, another) -> Store:
+        return another()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 Message = MutableMapping[str, Any]
 Headers = list[tuple[bytes, bytes]]
@@ -139,7 +140,7 @@ def http_scope(
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
-        "path": path,
+        "path": unquote(path),
         "raw_path": path.encode(),
         "query_string": query,
         "root_path": "",

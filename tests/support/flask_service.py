@@ -28,8 +28,13 @@ class Service:
         self.events: list[tuple[str, str]] = []
         self.effects = 0
         self.accounts = dict(ACCOUNTS)
-        options = {"accept_volatile": True, "purge_every": 0, "drain": 1, "on_event": self._note} | options
-        self.idempotency = Idempotency(store=FaultyStore(self.memory, self.faults), principal=principal, **options)
+        given: dict[str, Any] = {
+            "accept_volatile": True,
+            "purge_every": 0,
+            "drain": 1,
+            "on_event": self._note,
+        } | options
+        self.idempotency = Idempotency(store=FaultyStore(self.memory, self.faults), principal=principal, **given)
         self.app = Flask("service") if app is None else app
         self.app.secret_key = "secret"
         self.idempotency.install(self.app)

@@ -143,13 +143,18 @@ class Door:
         self.memory = MemoryStore(self.clock)
         self.faults = Faults()
         self.events: list[tuple[str, str]] = []
-        options = {"accept_volatile": True, "purge_every": 0, "drain": 1, "on_event": self._note} | options
+        given: dict[str, Any] = {
+            "accept_volatile": True,
+            "purge_every": 0,
+            "drain": 1,
+            "on_event": self._note,
+        } | options
         self.middleware = IdempotencyMiddleware(
             app,
             store=FaultyStore(self.memory, self.faults),
             principal=principal,
             policy=Policy() if policy is None else policy,
-            **options,
+            **given,
         )
 
     def _note(self, event: Event) -> None:

@@ -45,8 +45,8 @@ class AnswerCopy:
 
 
 def announced_length(response: Response) -> int | None:
-    """Return the length of the body that the head of an answer announces; None where it says nothing."""
+    """Return the length of the body that the head of an answer announces; None where it says nothing of it."""
     if response.status in BODILESS:
-        return 0
+        return None
     length = (response.header(b"content-length") or b"").strip()
     return int(length) if length.isdigit() else None

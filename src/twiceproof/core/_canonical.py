@@ -10,7 +10,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
@@ -33,6 +33,10 @@ MAX_CODINGS: Final = 3
 def canonical_json(body: bytes) -> bytes | None:
     """Return JSON with sorted names, no white space, and one spelling for each string and number (R18)."""
     try:
+        if body.find(b"\\u") < 0 and body.translate(_ZEROS).find(_LONG_INTEGER) < 0:
+            canonical = write_json(_read(body, _PLAIN))
+            if canonical.count(b":") == body.count(b":"):  # where a name came twice, at least one colon is lost
+                return canonical
         return write_json(read_json(body))
     except ValueError:
         return None
@@ -43,10 +47,14 @@ def read_json(body: bytes) -> Json:
 
     Numbers come as int or float where those are exact, else as a tuple; nothing else is a tuple.
     """
+    return _read(body, _EXACT)
+
+
+def _read(body: bytes, decoder: json.JSONDecoder) -> Json:
     text = body.decode("utf-8").strip(" \t\n\r")  # a BOM is left on, and refused by the parser
     if _too_deep(body):
         raise ValueError
-    value, end = _DECODER.raw_decode(text)
+    value, end = decoder.raw_decode(text)
     if end != len(text):
         raise ValueError
     return cast("Json", value)
@@ -54,7 +62,7 @@ def read_json(body: bytes) -> Json:
 
 def write_json(value: Json) -> bytes:
     """Return the canonical text of what `read_json` returned; `ValueError` on a lone surrogate (R18)."""
-    return _ENCODER.encode(value).encode("utf-8")
+    return "".join(_encode(value, 0)).encode("utf-8")
 
 
 def select_json(value: Json, pointers: Sequence[str]) -> Json:
@@ -137,10 +145,35 @@ def _number(text: str) -> Json:
     return (math.nan, sign + digits, power)
 
 
-_DECODER: Final = json.JSONDecoder(
+_EXACT: Final = json.JSONDecoder(
     object_pairs_hook=_members, parse_int=_integer, parse_float=_decimal, parse_constant=_constant
 )
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":"))
+_PLAIN: Final = json.JSONDecoder(parse_float=_decimal, parse_constant=_constant)
+"""For text without long integers and escaped characters: no call per object and integer."""
+_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
+_LONG_INTEGER: Final = b"0" * 41  # longer than `_integer` leaves one as it is
+
+
+def _make_encode() -> Callable[[Json, int], Iterable[str]]:
+    """Return what `JSONEncoder.encode` makes anew in each call, which takes as long as a small body does."""
+    options: dict[str, Any] = {"sort_keys": True, "skipkeys": False, "allow_nan": True}
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # not CPython
+        encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), **options)
+        return lambda value, _: encoder.iterencode(value)
+    encode: Callable[[Json, int], Iterable[str]] = make(
+        markers=None,
+        default=None,  # `read_json` returns nothing else than JSON
+        encoder=json.encoder.encode_basestring,
+        indent=None,
+        key_separator=":",
+        item_separator=",",
+        **options,
+    )
+    return encode
+
+
+_encode: Final = _make_encode()
 _POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)*")
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))

@@ -90,9 +90,13 @@ def find_key(
         lines = [value for name, value in headers if len(name) == size and name.lower() == wanted]
         if not lines:
             continue
-        key = parse_field(lines, strict=strict, key_format=key_format)
-        if isinstance(key, BadKey):
-            return key
+        if len(lines) == 1 and not strict and key_format is None and _BARE_KEY.fullmatch(lines[0]):
+            key = lines[0].decode("ascii")  # R5, as nearly all clients send it
+        else:
+            parsed = parse_field(lines, strict=strict, key_format=key_format)
+            if isinstance(parsed, BadKey):
+                return parsed
+            key = parsed
         if found is not None and found != key:
             return BadKey(KeyFault.CONFLICTING_NAMES)
         found = key
@@ -108,8 +112,6 @@ def parse_field(lines: Sequence[bytes], *, strict: bool = False, key_format: Key
     if len(lines) != 1:
         return BadKey(KeyFault.REPEATED if lines else KeyFault.EMPTY)  # R3: equal or not
     line = lines[0]
-    if not strict and key_format is None and _BARE_KEY.fullmatch(line):
-        return line.decode("ascii")  # R5, as nearly all clients send it
     if len(line) > MAX_LINE_LENGTH:
         return BadKey(KeyFault.TOO_LONG)
     line = line.strip(_OWS)

@@ -53,29 +53,35 @@ def to_store(response: Response, policy: Policy) -> Response:
     Where the body is not kept (R43), only the status and a Location are (R26).
     """
     body = response.body
-    if body is None or not policy.store_body or len(body) > policy.max_response_bytes or _is_event_stream(response):
-        location = None if "location" in policy.drop_headers else response.header(b"location")
-        return Response(response.status, [] if location is None else [(b"location", location)], None)
+    if body is None or not policy.store_body or len(body) > policy.max_response_bytes:
+        return _without_body(response, policy)
     keep, drop = _encoded(policy.keep_headers), _encoded(policy.drop_headers)
     kept: list[tuple[bytes, bytes]] = []
     for name, value in response.headers:
-        lower = name.lower()
-        if lower in DROPPED:
+        lower, dropped = _named(name)
+        if dropped:
             if lower == b"connection":
                 drop = drop.union(option.strip().lower() for option in value.split(b","))
             if lower not in keep:
                 continue
-        elif lower.startswith(DROPPED_PREFIXES) and lower not in keep:
-            continue
+        elif lower == b"content-type" and value.lstrip().lower().startswith(b"text/event-stream"):
+            return _without_body(response, policy)
         kept.append((name, value))
     if drop:
         kept = [(name, value) for name, value in kept if name.lower() not in drop]
     return Response(response.status, kept, body)
 
 
-def _is_event_stream(response: Response) -> bool:
-    media = response.header(b"content-type")
-    return media is not None and media.lstrip().lower().startswith(b"text/event-stream")
+def _without_body(response: Response, policy: Policy) -> Response:
+    location = None if "location" in policy.drop_headers else response.header(b"location")
+    return Response(response.status, [] if location is None else [(b"location", location)], None)
+
+
+@lru_cache(maxsize=256)  # an application has few names that come often
+def _named(name: bytes) -> tuple[bytes, bool]:
+    """Return a name in lower case, and whether its fields are dropped (R46)."""
+    lower = name.lower()
+    return lower, lower in DROPPED or lower.startswith(DROPPED_PREFIXES)
 
 
 @lru_cache(maxsize=64)

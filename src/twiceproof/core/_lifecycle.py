@@ -184,7 +184,7 @@ def settle(outcome: outcomes.Outcome, policy: Policy) -> Settlement:
         return Leave()  # R40
     end = ending(outcome, policy)
     settling = SETTLING[policy.guarantee][end]
-    if isinstance(outcome, outcomes.Answered):
+    if policy.record != "default" and isinstance(outcome, outcomes.Answered):
         settling = _by_option(outcome.response, end, settling, policy)
     match settling:
         case Settling.COMPLETE:
@@ -235,7 +235,7 @@ def _by_option(response: Response, end: Ending, settling: Settling, policy: Poli
     """
     refused = end in _REFUSALS and response.status < 500
     repeats = end in _REPEATED and settling is Settling.RELEASE
-    if policy.record == "default" or not (refused or repeats):
+    if not (refused or repeats):
         return settling
     if policy.record == "2xx":
         return Settling.RELEASE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, Unpack, assert_never
 
 from twiceproof.core import _engine as core
 from twiceproof.core import _lifecycle as life
-from twiceproof.core._fingerprint import is_costly
+from twiceproof.core._fingerprint import SMALL_BODY, is_costly
 from twiceproof.core._outcome import Answered, Cancelled, DontKnow, NothingHappened, Outcome, Raised, Verdict
 from twiceproof.engine._attempt import Attempt, Run
 from twiceproof.engine._front import Front
@@ -103,7 +103,7 @@ class AsyncEngine(Front[AsyncStore]):
                 await self.open()
             except TwiceproofError:
                 logger.exception("the store could not be opened")  # the claim will say so (R48, R17)
-        if is_costly(request):
+        if len(request.body) > SMALL_BODY and is_costly(request):
             call = await asyncio.to_thread(self._call, request, key, principal, policy)
         else:
             call = self._call(request, key, principal, policy)

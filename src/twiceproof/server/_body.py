@@ -44,7 +44,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes | B
         if copy is not None:
             copy.add(part)
         if not message.get("more_body", False):
-            if not framing.fits(size):
+            if size != framing.length and not framing.fits(size):
                 return BadBody("body-incomplete")  # R52
             return copy.value() if copy is not None else bytes(part)
         if copy is None:

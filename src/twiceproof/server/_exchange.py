@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from twiceproof.core._messages import Response
-from twiceproof.core._outcome import Answered, Cancelled, CutShort, NothingHappened, Outcome, Raised
+from twiceproof.core._outcome import Abandoned, Answered, Cancelled, CutShort, NothingHappened, Outcome, Raised
 from twiceproof.core._problems import UNPROTECTED
 from twiceproof.errors import NotExecuted
 
@@ -55,6 +55,7 @@ class Exchange:
         "_size",
         "_start",
         "_streaming",
+        "abandoned",
         "body",
         "gone",
         "nothing",
@@ -78,7 +79,7 @@ class Exchange:
         self.gone: Message | None = None
         self.run: Run | None = None
         self.reply: Reply | None = None
-        self.nothing = False
+        self.nothing = self.abandoned = False
         self.unprotected = False
 
     # ------------------------------------------------------------------ towards the application
@@ -110,56 +111,54 @@ class Exchange:
         elif self._held is not None:
             self._held.append(message)
         elif kind == START:
-            await self._head(message)
+            if not isinstance(message.get("headers"), list | tuple):
+                message = {**message, "headers": list(message.get("headers", ()))}  # an iterator is good for one look
+            self._start = message
+            try:
+                await self._send(message)
+            except OSError as error:
+                self._broken = error  # that its client has left is no news before a stream needs it (R50)
         elif kind == BODY and self._start is not None:
-            self._copy(message.get("body", b""))
-            await self._part(message)
+            self._copy(message.get("body", b""), self.run.call.policy.max_response_bytes)
+            await self._part(message, self._start["status"])
         elif kind in UNKEPT and self._start is not None:
             self._chunks = None
-            await self._part(message)
+            await self._part(message, self._start["status"])
         else:
             await self._send(message)
 
-    async def _head(self, message: Message) -> None:
-        """Pass the answer's head on; that its client has left is no news before a stream needs it (R50)."""
-        if not isinstance(message.get("headers"), list | tuple):
-            message = {**message, "headers": list(message.get("headers", ()))}  # an iterator is good for one look
-        self._start = message
-        try:
-            await self._send(message)
-        except OSError as error:
-            self._broken = error
-
-    def _copy(self, chunk: bytes) -> None:
+    def _copy(self, chunk: bytes, most: int) -> None:
         """Keep a copy of the answer while it is small enough to be stored (R43)."""
         if self._chunks is not None and chunk:
-            assert self.run is not None  # checked by `send`
             self._size += len(chunk)
-            if self._size > self.run.call.policy.max_response_bytes:
+            if self._size > most:
                 self._chunks = None
             else:
                 self._chunks.append(bytes(chunk))
 
-    async def _part(self, message: Message) -> None:
+    async def _part(self, message: Message, status: int) -> None:
         """Pass a part of the answer on, and record before the last one (R45).
 
         The last message of a 5xx waits for how the application ends (CONTRACT 5).
         """
-        assert self._start is not None  # checked by `send`
         if message.get("more_body", False):
             self._opened()
-        elif self._start["status"] >= 500:
+        elif status >= 500:
             self._held = [message]
             self._opened()
             return
         else:
             await self._settle(self._answered())
-        await self._pass(message)
-
-    async def _pass(self, message: Message) -> None:
         if self._broken is not None:
             raise self._broken
         await self._send(message)
+
+    async def _let_go(self) -> None:
+        """Pass on what was held."""
+        if self._broken is not None:
+            raise self._broken
+        for message in self._held or ():
+            await self._send(message)
 
     def _opened(self) -> None:
         self._streaming = True
@@ -189,13 +188,10 @@ class Exchange:
             raise
         run = self.run
         if run is None or run.finished:
-            if run is not None:
-                self._opened()
             return
         if self._held is not None:
             await self._settle(self._answered())
-            for message in self._held:
-                await self._pass(message)
+            await self._let_go()
         elif self._start is not None:
             await self._settle(CutShort())
         else:
@@ -218,13 +214,14 @@ class Exchange:
             outcome = CutShort()
         await self._settle(outcome)
         with contextlib.suppress(Exception):  # the application's own error is the one to tell
-            for message in self._held or ():
-                await self._pass(message)
+            await self._let_go()
 
     async def _settle(self, outcome: Outcome) -> None:
         assert self.run is not None  # only called on a claimed request
         if self.nothing:
             outcome = NothingHappened()
+        elif self.abandoned:
+            outcome = Abandoned()
         try:
             await self._engine.finish(self.run, outcome)
         finally:

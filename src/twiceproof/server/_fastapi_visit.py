@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from twiceproof.core._lifecycle import Keyed, Reply, field_names
 from twiceproof.core._messages import Request
-from twiceproof.core._outcome import Abandoned, Outcome
 from twiceproof.core._problems import unauthorized
 from twiceproof.engine import Attempt, Run
 from twiceproof.errors import ConfigurationError
@@ -63,7 +62,6 @@ class Visit(Exchange):
         "_tee",
         "_waiting",
         "_whole",
-        "abandoned",
         "attempt",
         "cancelled",
         "found",
@@ -83,7 +81,6 @@ class Visit(Exchange):
         self.attempt: Attempt = scope.setdefault("twiceproof", Attempt())
         self.found: object = None
         self.cancelled: asyncio.CancelledError | None = None
-        self.abandoned = False
 
     @property
     def drain(self) -> float:
@@ -249,9 +246,6 @@ class Visit(Exchange):
         await self.start_stream()
         if self.cancelled is not None:
             raise self.cancelled
-
-    async def _settle(self, outcome: Outcome) -> None:
-        await super()._settle(Abandoned() if self.abandoned else outcome)
 
     def _mark(self) -> Marked | None:
         mark: Marked | None = getattr(self._scope.get("endpoint"), MARK, None)

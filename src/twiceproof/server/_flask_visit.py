@@ -15,7 +15,7 @@ from twiceproof.engine import Attempt, Engine, Run
 from twiceproof.errors import ConfigurationError
 from twiceproof.server._body import BadBody
 from twiceproof.server._lifespan import logger
-from twiceproof.server._wsgi_body import Tee, framing_in
+from twiceproof.server._wsgi_body import Tee
 from twiceproof.server._wsgi_environ import Environ, key_fields, make_request, native, octets, send_response
 from twiceproof.server._wsgi_exchange import Exchange, Fields
 
@@ -126,12 +126,9 @@ class Visit(Exchange):
         limit, most = policy.max_request_bytes, request.max_content_length
         if most is None or most >= limit:
             return self._tee.take(self._environ, limit)
-        framing = framing_in(self._environ)
-        if not isinstance(framing, BadBody) and (framing.length or 0) > most:
-            raise RequestEntityTooLarge  # the application's own bound, and its own answer
         body = self._tee.take(self._environ, most)
         if isinstance(body, BadBody) and body.code == "request-too-large":
-            raise RequestEntityTooLarge
+            raise RequestEntityTooLarge  # the application's own bound, and its own answer
         return body
 
     def _recognised(self) -> Policy | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from twiceproof.core._lifecycle import Bypass, Reply
 from twiceproof.core._messages import Request
-from twiceproof.core._path import canonical_path, encode_path
+from twiceproof.core._path import encode_path
 from twiceproof.core._policy import Policy
 from twiceproof.core._problems import unauthorized
 from twiceproof.core._routes import Policies, Routes
@@ -114,12 +114,11 @@ class IdempotencyMiddleware:
             return
         exchange.body = body
         del body
+        request.body = b""  # R11: the copy is dropped
         if isinstance(begun, Run):
             exchange.run = begun
-            begun.call.request = Request(request.method, request.raw_path)  # R11: the copy is dropped
         else:
             exchange.unprotected = begun.unprotected
-        del request
         await exchange.run_app(self.app, scope)
 
     async def _resolve(self, scope: Scope) -> str | None:
@@ -140,7 +139,8 @@ class IdempotencyMiddleware:
 
 def make_request(scope: Scope, body: bytes) -> Request:
     """Return the neutral request of an HTTP scope (R16: the raw path, the mount prefix included)."""
-    return Request(scope["method"], raw_path(scope), scope.get("query_string", b""), scope["headers"], body)
+    path = scope.get("raw_path") or raw_path(scope)
+    return Request(scope["method"], path, scope.get("query_string", b""), scope["headers"], body)
 
 
 def raw_path(scope: Scope) -> bytes:
@@ -153,15 +153,12 @@ def raw_path(scope: Scope) -> bytes:
 
 
 def own_path(scope: Scope) -> bytes:
-    """Return the path below the mount prefix, for the policy table."""
-    path = raw_path(scope)
-    prefix = scope.get("root_path")
-    if prefix:
-        root = encode_path(prefix).rstrip(b"/") + b"/"
-        spelled = canonical_path(path).encode()  # /%61pi is /api to the application too
-        if spelled.startswith(root):
-            return spelled[len(root) - 1 :]
-    return path
+    """Return the path below the mount prefix, for the policy table: spelled from what the application routes by."""
+    path: str = scope["path"]
+    root = scope.get("root_path", "").rstrip("/")
+    if root and path.startswith(root + "/"):
+        path = path[len(root) :]
+    return encode_path(path)
 
 
 def _warn_about_order(app: object) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterable
 from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from types import CodeType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Numbered(Generic[T]):
 def freeze(value: Any) -> Hashable:
     """Return a hashable stand-in: equal for values that the rules can't tell apart."""
     if isinstance(value, list | tuple):
-        return tuple(freeze(item) for item in value)
+        return tuple(freeze(item) for item in cast("Iterable[object]", value))
     if isinstance(value, BaseException):
         return type(value).__name__
     if is_dataclass(value) and not isinstance(value, type) and type(value).__hash__ is None:

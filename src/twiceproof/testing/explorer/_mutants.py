@@ -52,11 +52,11 @@ def in_place(mutant: Mutant) -> Generator[None]:
 
 
 def _swap(owner: Any, name: Any, value: Any) -> Any:
-    before: Any
-    if isinstance(owner, dict):
-        before, owner[name] = owner[name], value  # pyright: ignore[reportUnknownVariableType]
+    in_table = type(owner) is dict
+    before = owner[name] if in_table else getattr(owner, name)
+    if in_table:
+        owner[name] = value
     else:
-        before = getattr(owner, name)
         setattr(owner, name, value)
     return before
 

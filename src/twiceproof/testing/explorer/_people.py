@@ -139,6 +139,8 @@ def scenes(requests: int, guarantee: str) -> list[Scene]:
         other = make_kind(once, amount=2, hook=True)
         made[once].insert(1, Scene("at most once, one payload differs", (*(asked,) * rest, other)))
         made[least].append(Scene("at least once, one payload differs", (*(again,) * rest, make_kind(least, amount=2))))
+        newer = make_kind(least, varied=True)
+        made[least].append(Scene("at least once, one version fingerprints otherwise", (*(again,) * rest, newer)))
     return [scene for name, group in made.items() if guarantee in {name, "all"} for scene in group]
 
 
