@@ -84,6 +84,10 @@ def test_an_example_answers_the_curl_line_in_its_docstring(module, tmp_path):
                 "retry with a hook: 201 b'paid'",
             ],
         ),
+        (
+            "custom_store.py",
+            ["200 b'invoice 1' None", "200 b'invoice 1' b'true'", "1 sent"],
+        ),
     ],
 )
 def test_an_example_program_prints_what_it_did(script, printed, tmp_path):
@@ -102,5 +106,12 @@ def test_an_example_program_prints_what_it_did(script, printed, tmp_path):
 
 def test_every_example_is_one_of_those_that_are_run():
     """None is left out above."""
-    tested = {"fastapi_transfers.py", "asgi_orders.py", "flask_app.py", "queue_worker.py", "reconcile_hook.py"}
+    tested = {
+        "asgi_orders.py",
+        "custom_store.py",
+        "fastapi_transfers.py",
+        "flask_app.py",
+        "queue_worker.py",
+        "reconcile_hook.py",
+    }
     assert {path.name for path in EXAMPLES} == tested

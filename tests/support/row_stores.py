@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from twiceproof.stores import Capabilities, RowStore, Step
 
@@ -40,12 +40,12 @@ class SharedRows(DictStore):
     caught_by: ClassVar[str] = ""
 
     @classmethod
-    def sharing(cls) -> Callable[[Callable[[], float]], Self]:
+    def sharing(cls) -> Callable[[Callable[[], float]], SharedRows]:
         """Return what makes stores over the same rows, one with each call."""
         stored: dict[bytes, bytes] = {}
         lock = threading.RLock()
 
-        def one_more(clock: Callable[[], float]) -> Self:
+        def one_more(clock: Callable[[], float]) -> SharedRows:
             store = cls(clock)
             store.stored, store.lock = stored, lock
             return store

@@ -71,7 +71,7 @@ def test_a_variant_is_taken_away_again():
 
 def test_the_page_lists_every_variant():
     """By name, with what is wrong with it, and no other."""
-    page = (ROOT / "docs" / "explorer.md").read_text()
+    page = (ROOT / "docs" / "explorer.md").read_text().split("## The variants that it must find")[1]
     rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", page, re.MULTILINE)
     assert rows == [(mutant.name, mutant.says) for mutant in MUTANTS]
 

@@ -1,4 +1,4 @@
-"""Rows of the memory store, and what each verb makes of one: pure, so that they can be read alone.
+"""Rows as `MemoryStore` and `RowStore` keep them, and what becomes of one: pure, so that they can be read alone.
 
 A row is an immutable tuple that a write replaces: a snapshot is cheap, and nothing handed out ever changes.
 """

@@ -22,6 +22,11 @@ EFFECT: Final = 1
 STRICT_EFFECT: Final = 2
 """What took effect since the key was new: nothing, only what may be repeated, or what may not."""
 
+AGAIN: Final = "a key was granted again after its handler had run under at most once (R21, R28)"
+RELEASED: Final = "a claim was released after its handler had taken effect under at most once (R47)"
+LEFT: Final = "a record is in flight for a request that ended, and nobody will settle it (R40, R47, R48)"
+"""For claims that look right by themselves."""
+
 
 def broken_by_act(before: Row | None, after: Row | None, asked: Asked, mine: bytes, answer: object) -> str | None:
     """Judge one call on the store: ``mine`` is the caller's nonce, now is 0."""
@@ -164,8 +169,3 @@ def broken_by_run(effects: int, *, strict: bool, effect: bool) -> tuple[int, str
     if strict and effects == STRICT_EFFECT:
         return effects, "a handler ran twice under at most once (R21, R28)"
     return max(effects, STRICT_EFFECT if strict else EFFECT) if effect else effects, None
-
-
-def broken_by_claimant() -> str:
-    """Return the sentence for a claim in flight that nobody will settle, although its process lives."""
-    return "a record is in flight for a request that ended, and nobody will settle it (R40, R47, R48)"

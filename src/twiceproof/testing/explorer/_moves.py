@@ -11,9 +11,11 @@ from twiceproof.core._messages import Response
 from twiceproof.core._outcome import Abandoned, Completed, DontKnow, NothingHappened
 from twiceproof.core._record import Granted, State
 from twiceproof.testing.explorer._invariants import (
+    AGAIN,
+    LEFT,
     NO_EFFECT,
+    RELEASED,
     STRICT_EFFECT,
-    broken_by_claimant,
     broken_by_reply,
     broken_by_run,
 )
@@ -210,8 +212,4 @@ class Moves:
     def broken(self, record: int, locals: tuple[int, ...]) -> str | None:
         """Judge a whole world: a claim in flight has somebody who will settle it (R40, R47, R48)."""
         owner = self.records.claimant(record)
-        return broken_by_claimant() if 0 <= owner < self.people and self.locals.abandoned(locals[owner]) else None
-
-
-AGAIN: Final = "a key was granted again after its handler had run under at most once (R21, R28)"
-RELEASED: Final = "a claim was released after its handler had taken effect under at most once (R47)"
+        return LEFT if 0 <= owner < self.people and self.locals.abandoned(locals[owner]) else None

@@ -52,11 +52,11 @@ def in_place(mutant: Mutant) -> Generator[None]:
 
 
 def _swap(owner: Any, name: Any, value: Any) -> Any:
-    in_table = type(owner) is dict
-    before = owner[name] if in_table else getattr(owner, name)
-    if in_table:
+    if isinstance(name, Ending):  # a row of the table of guarantees
+        before = owner[name]
         owner[name] = value
     else:
+        before = getattr(owner, name)
         setattr(owner, name, value)
     return before
 

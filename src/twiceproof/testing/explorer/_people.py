@@ -67,7 +67,6 @@ class Scene:
     name: str
     kinds: tuple[Kind, ...]
     operator: bool = False
-    expires: bool = True
 
 
 def _answered(status: int) -> outcomes.Answered:

@@ -24,7 +24,7 @@ class StoreContract(
     """What every store promises, as tests: subclass it under a name that pytest collects, and give it a ``store``.
 
     Leases are short, and every wait goes through ``advance``: a store on a clock of its own takes no time at all, and
-    one on a real clock, which the suite lets sleep, about two minutes. An asynchronous store is put into
+    one on a real clock, which the suite lets sleep, a minute and a half. An asynchronous store is put into
     `twiceproof.testing.Driven`. A durable store is held to `DurableStoreContract`.
     """
 
