@@ -28,9 +28,7 @@ def test_nothing_is_installed_beside_it_unless_asked_for():
 def test_the_core_imports_the_standard_library_and_itself_only():
     known = sys.stdlib_module_names | {"twiceproof"}
     strangers = {
-        path.name: imported(path) - known
-        for path in (SOURCE / "core").rglob("*.py")
-        if not imported(path) <= known
+        path.name: imported(path) - known for path in (SOURCE / "core").rglob("*.py") if not imported(path) <= known
     }
     assert strangers == {}
 

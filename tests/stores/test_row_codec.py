@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from twiceproof.core._record import Guarantee, State
 from twiceproof.errors import UnknownFormat
-from twiceproof.stores._memory_rows import Row, Subject
 from twiceproof.stores._row_codec import decode_row, encode_row
+from twiceproof.stores._rows import Row, Subject
 
 MOMENTS = st.floats(allow_nan=False, allow_infinity=False)
 NUMBERS = st.integers(0, 2**32 - 1)

@@ -49,6 +49,9 @@ AnyEndpoint = TypeVar("AnyEndpoint", bound=Callable[..., Any])
 Account = str | int | UUID | None
 
 
+DEFAULT: Final = Policy()
+
+
 class Idempotency:
     """Makes the marked operations of a FastAPI application safe to retry.
 
@@ -67,7 +70,7 @@ class Idempotency:
         store: str | AsyncStore,
         principal: Callable[..., Any] | params.Depends | None = None,
         account: Callable[[Any], Account] | None = None,
-        policy: Policy = Policy(),  # noqa: B008  # frozen
+        policy: Policy = DEFAULT,
         **options: Unpack[EngineOptions],
     ) -> None:
         if isinstance(principal, params.Depends):

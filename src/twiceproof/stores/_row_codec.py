@@ -11,7 +11,7 @@ from typing import Final
 
 from twiceproof.core._record import Guarantee, State
 from twiceproof.errors import UnknownFormat
-from twiceproof.stores._memory_rows import Row, Subject
+from twiceproof.stores._rows import Row, Subject
 
 _FORM: Final = 1
 _HEAD: Final = struct.Struct(">BHQI8d")  # form, format, number, attempts, and eight moments

@@ -22,9 +22,9 @@ from twiceproof.core._record import (
 )
 from twiceproof.errors import ConfigurationError, StoreError, UnknownFormat
 from twiceproof.stores._cursor import checked_limit, decode_cursor, encode_cursor
-from twiceproof.stores._memory_rows import Row
 from twiceproof.stores._protocol import Capabilities, Filter, Page, Purged, Store
 from twiceproof.stores._row_codec import decode_row, encode_row
+from twiceproof.stores._rows import Row
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from twiceproof.core._record import (
     WriteAnswer,
 )
 from twiceproof.stores._answers import held_or_found
-from twiceproof.stores._memory_rows import Row, granted
+from twiceproof.stores._rows import Row, granted
 
 
 def claim(

@@ -23,8 +23,8 @@ from twiceproof.core._record import (
 )
 from twiceproof.errors import ConfigurationError, StoreFull
 from twiceproof.stores._cursor import checked_limit, decode_cursor, encode_cursor
-from twiceproof.stores._memory_rows import Row, granted
 from twiceproof.stores._protocol import Capabilities, Filter, Page, Purged
+from twiceproof.stores._rows import Row, granted
 
 Clock: TypeAlias = Callable[[], float]
 Snapshot: TypeAlias = tuple[int, tuple[tuple[bytes, Row], ...]]

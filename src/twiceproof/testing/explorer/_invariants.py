@@ -12,7 +12,7 @@ from twiceproof.core import _lifecycle as life
 from twiceproof.core._codec import decode
 from twiceproof.core._problems import REPLAYED
 from twiceproof.core._record import Fenced, Granted, Guarantee, State
-from twiceproof.stores._memory_rows import Row
+from twiceproof.stores._rows import Row
 from twiceproof.stores.memory import MemoryStore
 from twiceproof.testing.explorer._paths import Asked, Force, Renew
 from twiceproof.testing.explorer._people import KEEP, LEASE

@@ -15,7 +15,7 @@ from twiceproof.core import _lifecycle as life
 from twiceproof.core._guarantee import SETTLING, Ending, Settling
 from twiceproof.core._record import Guarantee
 from twiceproof.stores import _row_verbs
-from twiceproof.stores._memory_rows import Row
+from twiceproof.stores._rows import Row
 from twiceproof.stores.memory import MemoryStore
 from twiceproof.testing.explorer import _locals, _records, _variants
 from twiceproof.testing.explorer._people import Bounds, scenes

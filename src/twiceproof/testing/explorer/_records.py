@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 from twiceproof.core import _engine as core
 from twiceproof.core._record import ClaimRef, State
 from twiceproof.engine._keeper import perform_write
-from twiceproof.stores._memory_rows import Row
+from twiceproof.stores._rows import Row
 from twiceproof.stores.memory import MemoryStore
 from twiceproof.testing.explorer._frozen import Numbered, translated
 from twiceproof.testing.explorer._invariants import broken_by_act, broken_by_time

@@ -9,7 +9,7 @@ from twiceproof.core import _lifecycle as life
 from twiceproof.core._outcome import Completed, DontKnow, NothingHappened
 from twiceproof.core._record import Absent, Done, Fenced, Found, Granted, Held, State
 from twiceproof.errors import StoreError
-from twiceproof.stores._memory_rows import Row
+from twiceproof.stores._rows import Row
 from twiceproof.testing.explorer._moves import Moves
 from twiceproof.testing.explorer._paths import Asked, Force, Renew
 from twiceproof.testing.explorer._people import OPERATOR

@@ -30,8 +30,8 @@ from twiceproof.core._record import (
 from twiceproof.core._scope import Site
 from twiceproof.engine._keeper import perform_write
 from twiceproof.errors import StoreError
-from twiceproof.stores._memory_rows import Row
 from twiceproof.stores._protocol import Purged, Store
+from twiceproof.stores._rows import Row
 from twiceproof.stores.memory import MemoryStore
 from twiceproof.testing.explorer._people import nonce_of
 
