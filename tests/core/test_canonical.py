@@ -77,6 +77,7 @@ def test_one_text_for_one_value(text, canonical):
         pytest.param(rb'"\ude00\ud83d"', id="surrogates in the wrong order"),
         pytest.param(b'{"a":1,"a":1}', id="duplicate name"),
         pytest.param(rb'[{"a":1,"\u0061":2}]', id="duplicate name, escaped"),
+        pytest.param(rb'{"a":1,"a":"\u003a"}', id="duplicate name, and an escaped colon"),
         pytest.param(b"1e1234567890123456789", id="exponent of 19 digits"),
         pytest.param(b"1e-1234567890123456789", id="negative exponent of 19 digits"),
         pytest.param(b"0e1234567890123456789", id="zero with such an exponent"),
@@ -262,6 +263,20 @@ def test_documents_are_equal_exactly_by_value(one, other, seed):
     assert forms[0] == forms[1]
     assert None not in forms
     assert (forms[0] == forms[2]) == (meaning(one) == meaning(other))
+
+
+COLONS = st.text(st.sampled_from(':a\\"é'), max_size=2)
+
+
+@given(st.lists(st.tuples(COLONS, COLONS, st.booleans()), max_size=4))
+def test_an_object_has_a_form_exactly_where_its_names_differ(members):
+    """R18: a name that comes twice is found, however many colons are in names and values, escaped or not."""
+    parts: list[str] = []
+    for name, value, escaped in members:
+        text = json.dumps({"x": value}, ensure_ascii=False)
+        parts.append(json.dumps(name) + ":" + (text[:5] + text[5:].replace(":", "\\u003a") if escaped else text))
+    form = canonical_json(("{" + ",".join(parts) + "}").encode())
+    assert (form is not None) == (len({name for name, _, _ in members}) == len(members))
 
 
 @given(st.one_of(st.binary(), st.text(alphabet='[]{}",:\\u0123eE+-. \ud83d', max_size=40)))

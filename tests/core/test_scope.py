@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twiceproof import ConfigurationError, Policy, Request
-from twiceproof.core._scope import MOST_PRINCIPALS, Site, anonymous, by_authorization, make_scope, scope_of
+from twiceproof.core._scope import MOST_PRINCIPALS, Site, anonymous, by_authorization, make_scope, operation_of
 
 TEXT = st.text(max_size=12)
 
@@ -35,10 +35,10 @@ def test_the_path_of_a_named_operation_is_kept_and_not_part_of_its_id():
     """R16."""
     site = Site("n")
     request = Request("POST", b"/v1/%7Ea?x=1")
-    plain, named = (scope_of(site, "p", request, "k", policy) for policy in (Policy(), Policy(operation="pay")))
-    assert (plain.operation, plain.path) == ("POST /v1/~a", "/v1/~a")
-    assert (named.operation, named.path) == ("pay", "/v1/~a")
-    other = scope_of(site, "p", Request("PATCH", b"/v2"), "k", Policy(operation="pay"))
+    assert operation_of(request, Policy()) == ("POST /v1/~a", "/v1/~a")
+    assert operation_of(request, Policy(operation="pay")) == ("pay", "/v1/~a")
+    plain = make_scope(site, "p", "POST /v1/~a", "/v1/~a", "k")
+    named, other = (make_scope(site, "p", "pay", path, "k") for path in ("/v1/~a", "/v2"))
     assert named.id == other.id != plain.id
 
 

@@ -1,8 +1,8 @@
-"""One shop behind every door and on every server, in processes of their own, for the tests that hold all to one promise.
+"""One shop behind every door and on every server, in processes of their own, for tests that hold all to one promise.
 
-``POST /orders``, ``/stream``, ``/slow``, ``/large``, ``/raise``, ``/background``, ``/status/N`` and ``/items/PATH`` each
-have one effect; ``GET`` and ``HEAD /report`` have none. What has to wait, waits for the file that ``x-gate`` names:
-tests decide what happens first, no clock does.
+``POST /orders``, ``/stream``, ``/cut``, ``/slow``, ``/large``, ``/raise``, ``/background``, ``/status/N`` and
+``/items/PATH`` each have one effect; ``GET`` and ``HEAD /report`` have none. What has to wait, waits for the file that
+``x-gate`` names: tests decide what happens first, no clock does.
 """
 
 import asyncio
@@ -12,11 +12,13 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER: Final = "TWICEPROOF_TEST_ADAPTERS"
 POLICY: Final = Policy(required=True, max_response_bytes=100_000)
 LARGE: Final = 150_000
-PATHS: Final = ["/orders", "/stream", "/slow", "/large", "/raise", "/background"]
+PATHS: Final = ["/orders", "/stream", "/cut", "/slow", "/large", "/raise", "/background"]
 GUNICORN: Final = ["-m", "gunicorn", "--graceful-timeout", "5", "--no-control-socket", "--workers", "2"]
 THREADS: Final = ["--worker-class", "gthread", "--threads", "30"]
 
@@ -39,8 +41,9 @@ class Adapter:
     """A door on a server, and what only some of them can do.
 
     ``chunked``: request bodies of unknown length reach the door. ``keep-alive``: a connection serves several requests.
-    ``raw-path``: the path reaches the door as it was sent. ``background``: an answer is whole for its client before the
-    work behind it ends. ``loses``: the server drops the body beside an upgrade.
+    ``concurrent``: a second request is served while the first still runs. ``raw-path``: the path reaches the door as it
+    was sent. ``background``: an answer is whole for its client before the work behind it ends. ``loses``: the server
+    drops the body beside an upgrade.
     """
 
     id: str
@@ -49,7 +52,7 @@ class Adapter:
     has: frozenset[str]
 
 
-FULL: Final = frozenset({"chunked", "keep-alive", "raw-path", "background"})
+FULL: Final = frozenset({"chunked", "keep-alive", "concurrent", "raw-path", "background"})
 WSGI: Final = FULL - {"background"}
 ADAPTERS: Final = [
     Adapter("asgi-uvicorn-h11", "asgi", "h11", FULL),
@@ -83,6 +86,7 @@ class Answer:
     between: Path | None = None
     after: Path | None = None
     fails: bool = False
+    cut: bool = False
 
 
 class Shop:
@@ -102,8 +106,9 @@ class Shop:
         held = self.folder / gate
         if path == "/slow":
             answer.before = held
-        elif path == "/stream":
+        elif path in {"/stream", "/cut"}:
             answer.between, answer.media = held, "text/plain"
+            answer.cut = path == "/cut"
         elif path == "/large":
             answer.body = b"x" * LARGE
         elif path == "/background":
@@ -125,7 +130,7 @@ class Shop:
 def closed(gate: Path | None) -> Iterator[float]:
     """Yield pauses until a gate opens; none is open. It ends by itself when its test is long gone."""
     deadline = time.monotonic() + 30
-    while gate is not None and gate.name and not gate.exists() and time.monotonic() < deadline:
+    while gate is not None and not gate.exists() and time.monotonic() < deadline:
         yield 0.01
 
 
@@ -137,6 +142,12 @@ async def opened(gate: Path | None) -> None:
 def opened_blocking(gate: Path | None) -> None:
     for pause in closed(gate):
         time.sleep(pause)
+
+
+def broken(answer: Answer) -> None:
+    """Fail in mid-stream, where that is wanted."""
+    if answer.cut:
+        raise LookupError("as the test wants it")
 
 
 # ------------------------------------------------------------------ behind each door
@@ -168,7 +179,9 @@ def make_asgi() -> Any:
         if answer.between:
             await send({"type": "http.response.body", "body": b"first\n", "more_body": True})
             await opened(answer.between)
-        body = b"" if scope["method"] == "HEAD" else b"rest\n" if answer.between else answer.body
+            broken(answer)
+            await send({"type": "http.response.body", "body": b"rest\n", "more_body": True})
+        body = b"" if scope["method"] == "HEAD" else b"end\n" if answer.between else answer.body
         await send({"type": "http.response.body", "body": body})
         if answer.after:
             await opened(answer.after)
@@ -192,10 +205,12 @@ def make_fastapi() -> Any:
         await opened(gate)
         shop.work()
 
-    async def parts(gate: Path) -> AsyncIterator[bytes]:
+    async def parts(answer: Answer) -> AsyncIterator[bytes]:
         yield b"first\n"
-        await opened(gate)
+        await opened(answer.between)
+        broken(answer)
         yield b"rest\n"
+        yield b"end\n"
 
     @idempotency.operation()
     async def serve(request: Request, tasks: BackgroundTasks) -> Response:
@@ -206,7 +221,7 @@ def make_fastapi() -> Any:
         if answer.after:
             tasks.add_task(work, answer.after)
         if answer.between:
-            response: Response = StreamingResponse(parts(answer.between), answer.status, media_type=answer.media)
+            response: Response = StreamingResponse(parts(answer), answer.status, media_type=answer.media)
         else:
             response = Response(answer.body, answer.status, media_type=answer.media)
         for name, value in answer.headers:
@@ -239,13 +254,15 @@ def blocking(shop: Shop, answer: Answer) -> Parts:
     if answer.fails:
         raise LookupError("as the test wants it")
 
-    def parts(gate: Path) -> Iterator[bytes]:
+    def parts() -> Iterator[bytes]:
         yield b"first\n"
-        opened_blocking(gate)
+        opened_blocking(answer.between)
+        broken(answer)
         yield b"rest\n"
+        yield b"end\n"
 
     plain = iter([answer.body] if answer.body else [])
-    return Parts(parts(answer.between) if answer.between else plain, shop.work if answer.after else lambda: None)
+    return Parts(parts() if answer.between else plain, shop.work if answer.after else lambda: None)
 
 
 def make_wsgi() -> Any:
@@ -345,12 +362,34 @@ class Served:
             time.sleep(0.02)
         return reply
 
-    def raw(self, data: bytes) -> bytes:
-        """Send bytes and no more, and return all that comes back."""
+    def raw(self, data: bytes, *, cut: bool = False) -> bytes:
+        """Send bytes, ``cut``: and end the sending there; return all that comes back until the server closes."""
         with self.connect() as connection:
             connection.send(data)
-            connection.socket.shutdown(socket.SHUT_WR)
+            if cut:
+                connection.socket.shutdown(socket.SHUT_WR)
             return connection.until(b"no answer has this")
+
+    def leave(self, connection: Connection) -> None:
+        """Reset a connection, so that the server's next write fails."""
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.socket.close()
+
+    def together(self, data: bytes, total: int) -> list[Future[Reply]]:
+        """Send the last byte of so many equal requests at once, each on a connection of its own."""
+        connections = [self.connect() for _ in range(total)]
+        for end in (data[:-1], data[-1:]):
+            for connection in connections:
+                connection.send(end)
+
+        def finish(connection: Connection) -> Reply:
+            with connection:  # closed at once: a server may linger until then
+                return connection.read()
+
+        pool = ThreadPoolExecutor(total)
+        replies = [pool.submit(finish, connection) for connection in connections]
+        pool.shutdown(wait=False)
+        return replies
 
     def open(self, gate: str) -> None:
         (self.folder / gate).touch()
@@ -406,7 +445,7 @@ def serve_asgi(app: Any, server: str, listener: socket.socket) -> None:
     if server != "hypercorn":
         import uvicorn
 
-        config = uvicorn.Config(app, http=server, lifespan="on", timeout_graceful_shutdown=5)  # type: ignore[arg-type]
+        config = uvicorn.Config(app, http=server, lifespan="on", timeout_graceful_shutdown=5)
         uvicorn.Server(config).run(sockets=[listener])
         return
     from hypercorn.asyncio import serve

@@ -18,7 +18,7 @@ from twiceproof.core._kept import to_replay, to_store
 from twiceproof.core._outcome import Completed, DontKnow, NothingHappened, Outcome, Verdict
 from twiceproof.core._policy import seconds
 from twiceproof.core._record import Absent, Fenced, Found, Granted, Guarantee, Held, NewRecord, Record
-from twiceproof.core._scope import scope_of
+from twiceproof.core._scope import operation_of
 from twiceproof.errors import StoreError, StoreOutcomeUnknown, UnknownFormat
 
 if TYPE_CHECKING:
@@ -154,15 +154,16 @@ def make_call(
     request: Request, key: str, principal: str, policy: Policy, site: Site, nonce: bytes, *, heard: bool = True
 ) -> Call:
     """Return the call for an admitted request: its scope, record id and fingerprint (R14-R20)."""
-    scope = scope_of(site, principal, request, key, policy)
+    operation, path = operation_of(request, policy)
+    who, key_digest = site.principal(principal), site.digest(key)
     new = NewRecord(
-        scope.id,
+        site.record_id(operation, who, key_digest),
         site.namespace,
-        scope.principal,
-        scope.operation,
-        scope.path,
-        scope.key,
-        fingerprint(request, policy.fingerprint),
+        who,
+        operation,
+        path,
+        key_digest,
+        fingerprint(request, policy.fingerprint, path),
         cast("Guarantee", policy.guarantee),
         seconds(policy.unsettled_retention),
     )

@@ -105,8 +105,8 @@ class FingerprintOptions:
         return ";".join(parts)
 
 
-def fingerprint(request: Request, options: FingerprintOptions) -> bytes:
-    """Return the id and the digest of a request (R17)."""
+def fingerprint(request: Request, options: FingerprintOptions, path: str | None = None) -> bytes:
+    """Return the id and the digest of a request (R17); ``path`` is its canonical path, where the caller has it."""
     content_type, essence, codings = _media(request.headers)
     if options.function is not None:
         form, body = b"call", options.function(request)  # R20
@@ -115,11 +115,13 @@ def fingerprint(request: Request, options: FingerprintOptions) -> bytes:
     else:
         form, body = _meaning(request, options.fields, content_type, essence, codings)
     method = request.method.encode("utf-8", "surrogatepass")
-    path = canonical_path(request.raw_path).encode("ascii")
-    query = canonical_query(request.query)
+    target = (canonical_path(request.raw_path) if path is None else path).encode("ascii")
+    query = canonical_query(request.query) if request.query else b""
     varied = _varied(request.headers, options.vary_headers) if options.vary_headers else b""
-    parts = (method, path, query, essence, form, varied)
-    head = _LENGTHS.pack(*map(len, parts), len(body)) + b"".join(parts)  # framed: nothing runs into its neighbour
+    lengths = _LENGTHS.pack(
+        len(method), len(target), len(query), len(essence), len(form), len(varied), len(body)
+    )  # framed: nothing runs into its neighbour
+    head = b"".join((lengths, method, target, query, essence, form, varied))
     digest = hashlib.sha256(head) if options.secret is None else hmac.new(options.secret, head, "sha256")
     digest.update(body)
     return f"{options.id}:{digest.hexdigest()}".encode("ascii")

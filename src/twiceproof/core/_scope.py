@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -36,17 +35,24 @@ class Site:
     namespace: str
     secret: bytes | None = None
     docs_url: str | None = None
-    _keyed: hmac.HMAC = field(init=False, repr=False)
+    _space: bytes = field(init=False, repr=False)
+    _inner: bytes = field(init=False, repr=False)
+    _outer: bytes = field(init=False, repr=False)
     _principals: dict[str, bytes] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._keyed = hmac.new(self.secret or self.namespace.encode(), digestmod="sha256")
+        self._space = self.namespace.encode()
+        key = self.secret or self._space
+        block = (hashlib.sha256(key).digest() if len(key) > 64 else key).ljust(64, b"\0")
+        self._inner, self._outer = bytes(octet ^ 0x36 for octet in block), bytes(octet ^ 0x5C for octet in block)
 
     def digest(self, value: str) -> bytes:
-        """Return the digest under which a principal or a key is stored (R54)."""
-        keyed = self._keyed.copy()
-        keyed.update(value.encode("utf-8", "surrogatepass"))
-        return keyed.digest()
+        """Return the digest under which a principal or a key is stored (R54).
+
+        It is HMAC-SHA256 as in RFC 2104 §2, for texts so short that the objects of `hmac` take longer than the work.
+        """
+        inner = hashlib.sha256(self._inner + value.encode("utf-8", "surrogatepass")).digest()
+        return hashlib.sha256(self._outer + inner).digest()
 
     def principal(self, principal: str) -> bytes:
         """Return the digest of a principal; the latest ones are remembered."""
@@ -56,6 +62,12 @@ class Site:
                 self._principals.clear()
             found = self._principals[principal] = self.digest(principal)
         return found
+
+    def record_id(self, operation: str, principal: bytes, key: bytes) -> bytes:
+        """Return the id of the record for an operation and the digests of principal and key (R14)."""
+        named = operation.encode()
+        lengths = _LENGTHS.pack(len(self._space), len(named))  # both digests have 32 bytes
+        return hashlib.sha256(b"".join((lengths, self._space, named, principal, key))).digest()
 
 
 @dataclass(slots=True)
@@ -69,19 +81,16 @@ class Scope:
     id: bytes
 
 
-def scope_of(site: Site, principal: str, request: Request, key: str, policy: Policy) -> Scope:
-    """Return the scope of a request: method and path, or the operation's name (R16)."""
+def operation_of(request: Request, policy: Policy) -> tuple[str, str]:
+    """Return the operation of a request, method and path or the operation's name, and its path (R16)."""
     path = canonical_path(request.raw_path)
-    operation = policy.operation or f"{request.method} {path}"
-    return make_scope(site, principal, operation, path, key)
+    return policy.operation or f"{request.method} {path}", path
 
 
 def make_scope(site: Site, principal: str, operation: str, path: str, key: str) -> Scope:
     """Return the scope and the record id for given parts."""
     who, key_digest = site.principal(principal), site.digest(key)
-    space, named = site.namespace.encode(), operation.encode()
-    framed = (_LENGTHS.pack(len(space), len(named)), space, named, who, key_digest)  # both digests have 32 bytes
-    return Scope(who, operation, path, key_digest, hashlib.sha256(b"".join(framed)).digest())
+    return Scope(who, operation, path, key_digest, site.record_id(operation, who, key_digest))
 
 
 def by_authorization(headers: Headers) -> str | None:
