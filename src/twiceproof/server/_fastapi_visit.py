@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from twiceproof.core._lifecycle import Keyed, Reply, field_names
 from twiceproof.core._problems import unauthorized
@@ -14,7 +14,7 @@ from twiceproof.server._exchange import START, App, Exchange, Message, Receive, 
 from twiceproof.server.asgi import make_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from twiceproof.core._policy import Policy
     from twiceproof.engine import AsyncEngine
@@ -197,18 +197,13 @@ class Visit(Exchange):
             self._whole = not message.get("more_body", False)
         return message
 
-    def send(self, message: Message) -> Coroutine[Any, Any, None]:
+    async def send(self, message: Message) -> None:
         """Send the reply in place of the answer, and hold the head of a stream until its first step has claimed."""
-        if self.run is not None and self._decided:
-            return super().send(message)  # not awaited here: one coroutine less on the way of every answer
-        return self._send_unclaimed(message)
-
-    async def _send_unclaimed(self, message: Message) -> None:
         if self.reply is not None:
             await self._give_reply()
             return
         if self._decided:
-            if not self.unprotected:
+            if self.run is None and not self.unprotected:
                 await self._send(message)  # R9, R52
                 return
         elif await self._held_back(message):
