@@ -411,7 +411,7 @@ def test_secret_namespace_and_authorization_are_the_applications(keys):
         (("--key", "k", "--operation", "x", "--principal", ""), "--principal is empty"),
         (("--key", "k", "--operation", "x", "--principal", "p", "--authorization", "t"), "give one"),
         (("--key", "k", "--operation", "x", "--authorization", " "), "--authorization is empty"),
-        (("--key", "k", "--operation", "x", "--authorization", "Digest a=1"), "digest credential"),
+        (("--key", "k", "--operation", "x", "--authorization", "Digest a=1"), "changes with every request"),
         (("--key", "k", "--operation", "x", "--authorization-env", "NOT_SET_HERE"), "NOT_SET_HERE is not set"),
         (("--key", "k", "--operation", "x", "--principal", "p", "--secret-env", "NOT_SET_HERE"), "is not set"),
         (("--key", "k", "--operation", "POST /a", "--principal", "p", "--path", "/a"), "leave out --path"),

@@ -22,6 +22,7 @@ from twiceproof.core._fingerprint import (
     refingerprint,
 )
 from twiceproof.core._messages import Request
+from twiceproof.errors import ConfigurationError
 
 DEFAULT = FingerprintOptions()
 SECRET = b"sixteen bytes or more"
@@ -504,3 +505,17 @@ def test_sixteen_bytes_and_the_longest_id_will_do():
 def test_costly_requests_are_told(request_, costly):
     """What may take long is known before it is done: large bodies, and those that may grow."""
     assert is_costly(request_) is costly
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"secret": "a text of sixteen"}, "secret must be bytes"),
+        ({"raw": "yes"}, "raw must be True or False"),
+        ({"function": 5, "name": "n", "version": "1"}, "function must be a callable"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_a_sentence(options, sentence):
+    """What is wrong is said at start-up, with the option to change."""
+    with pytest.raises(ConfigurationError, match=sentence):
+        FingerprintOptions(**options)

@@ -159,3 +159,12 @@ def test_what_is_stored_stays_what_it_is(headers):
     assert to_store(once, Policy()) == once
     rest = iter(headers)
     assert all(field in rest for field in once.headers)
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_a_body_that_a_status_forbids_is_neither_stored_nor_replayed(status):
+    """RFC 9110 §6.4.1: its bytes would be taken for the beginning of the connection's next answer."""
+    stored = to_store(Response(status, [(b"etag", b"x")], b"stray"), Policy())
+    assert stored == Response(status, [(b"etag", b"x")], b"")
+    replay = to_replay(Response(status, [(b"etag", b"x")], b"stray"))
+    assert (replay.body, replay.header(b"content-length")) == (b"", None)

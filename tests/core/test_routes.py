@@ -153,3 +153,18 @@ def test_the_table_finds_what_reading_it_by_hand_finds(templates, path):
     found = Routes(table).match("POST", raw)
     assert canonical_path(raw) == raw.decode()
     assert found == (Policy(lease=1 + fitting[0]) if fitting else None)
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({}, "covers nothing"),
+        ({"POST /a?x=1": A}, "has no query"),
+        ({"POST /a/*": A}, "wildcards are"),
+        ({"POST /{a}": A, "POST /{b}": B}, "are the same row"),
+    ],
+)
+def test_a_row_that_could_never_decide_is_refused(table, sentence):
+    """R10: an operation that its author takes for protected is protected, or the start-up says why not."""
+    with pytest.raises(ConfigurationError, match=sentence):
+        Routes(table)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.stores.sqlite_support import company, connection_of, held_turn, left_beside, write_lock
-from twiceproof.core._record import Done, Granted, Held, State
+from twiceproof.core._record import Done, Granted, Held, NewRecord, State, WriteAnswer
 from twiceproof.errors import ConfigurationError, StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
 from twiceproof.stores import Filter
 from twiceproof.stores._sqlite_statements import SCHEMA_VERSION
@@ -299,3 +299,33 @@ def test_a_scan_that_takes_too_long_is_cut_short(path, monkeypatch):
     with pytest.raises(StoreUnavailable, match="too long"):
         store.scan(Filter())
     store.close()
+
+
+def test_a_file_that_was_taken_away_under_a_running_process_takes_no_claim(path):
+    """R48: whoever starts later would make a new file and grant the same keys again; put back, it goes on."""
+    with closing(SqliteStore(path)) as store:
+        first = new_record()
+        assert isinstance(store.claim(first, LEASE, b"one"), Granted)
+        path.rename(path.with_suffix(".away"))
+        with pytest.raises(StoreUnavailable, match="can't be opened"):
+            store.claim(new_record(), LEASE, b"two")
+        with closing(SqliteStore(path)) as other:
+            other.open()  # makes a new file under the old name
+            for late in (lambda: store.claim(new_record(), LEASE, b"three"), lambda: complete(store, first)):
+                with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+                    late()
+        path.unlink()
+        path.with_suffix(".away").rename(path)
+        assert complete(store, first) == Done()
+
+
+def complete(store: SqliteStore, new: NewRecord) -> WriteAnswer:
+    return store.complete(new.id, b"one", b"answer", RETENTION)
+
+
+def test_check_refuses_a_file_that_can_only_be_read(path, monkeypatch):
+    """R41: a transaction on such a file begins all the same, and every claim would be 503."""
+    with closing(SqliteStore(path)) as store:
+        store.open()
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everything
+    assert "can't be written" in refused(SqliteStore(path))

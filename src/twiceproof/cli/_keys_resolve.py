@@ -205,12 +205,13 @@ def _completed(
         guessed, _ = mimetypes.guess_type(body_file or "")
         if guessed is not None:
             fields.append((b"content-type", guessed.encode("ascii")))
-    answer = to_store(Response(status or 200, fields, body), Policy())
+    answer = to_store(Response(status or 200, fields, body), Policy(max_response_bytes=len(body)))
     if len(answer.headers) != len(fields):
         kept = {name for name, _ in answer.headers}
         dropped = ", ".join(sorted({name.decode() for name, _ in fields if name not in kept}))
         raise Cannot(f"--header: {dropped} is never stored; leave it out.")
-    says = f"Completed: for {span(retention)} a retry is answered {answer.status} with a body of {len(body):,} bytes."
+    size = len(answer.body or b"")  # of a 204 or 304, none is kept
+    says = f"Completed: for {span(retention)} a retry is answered {answer.status} with a body of {size:,} bytes."
     return Verdict(answer, says, retention)
 
 

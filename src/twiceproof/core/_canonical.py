@@ -23,6 +23,10 @@ MAX_DEPTH: Final = 128
 """The deepest nesting of JSON that is compared by value (R18)."""
 MAX_DECODED: Final = 10 * 1024 * 1024
 """The most bytes that a content coding is decoded to: what an uncoded body may have by default (R11, R19)."""
+MAX_RATIO: Final = 100
+"""How many times as long as it came a body may become; text shrinks to a tenth, seldom to a thirtieth (R19)."""
+FREE_DECODED: Final = 64 * 1024
+"""So many bytes are decoded whatever the ratio (R19)."""
 MAX_CODINGS: Final = 3
 """The most content codings that are decoded one after another (R19)."""
 
@@ -279,7 +283,7 @@ def content_codings(values: Sequence[bytes]) -> list[bytes]:
 
 
 def decode_content(body: bytes, codings: Sequence[bytes]) -> bytes | None:
-    """Undo the codings, last first; None where one is unknown, broken, or leads beyond `MAX_DECODED`."""
+    """Undo the codings, last first; None where one is unknown, broken, or leads beyond the bounds."""
     if len(codings) > MAX_CODINGS:
         return None
     decoded: bytes | None = body
@@ -300,7 +304,7 @@ def _decode(body: bytes, coding: bytes) -> bytes | None:
 
 def _inflate(body: bytes, wbits: int, most_members: int = 1) -> bytes | None:
     out: list[bytes] = []
-    room = MAX_DECODED
+    room = min(MAX_DECODED, FREE_DECODED + MAX_RATIO * len(body))
     for _ in range(most_members):
         stream: Any = zlib.decompressobj(wbits)
         try:

@@ -30,6 +30,7 @@ from twiceproof.core._canonical import (
 )
 from twiceproof.core._messages import Headers, Request
 from twiceproof.core._path import canonical_path
+from twiceproof.errors import ConfigurationError
 
 VERSION: Final = "1"
 """The algorithm of this release; a change of any canonical form takes another."""
@@ -51,7 +52,7 @@ class FingerprintOptions:
     """What makes two requests the same, beside method, path, query and content type (R17, R20).
 
     The default compares the body by meaning; ``fields``, ``raw`` or ``function`` replaces that. Raises
-    `ValueError` with a sentence that says what to change.
+    `ConfigurationError` with a sentence that says what to change.
     """
 
     vary_headers: tuple[str, ...] = ()
@@ -73,22 +74,31 @@ class FingerprintOptions:
 
     def __post_init__(self) -> None:
         """Check the options, bring them into one order, and name them."""
+        self._check_types()
         _set(self, "vary_headers", _field_names(self.vary_headers))
         _set(self, "fields", _pointers(self.fields))
         self._check_choice()
         if self.secret is not None and len(self.secret) < 16:
-            raise ValueError(f"secret has {len(self.secret)} bytes; give at least 16 that nobody can guess")
+            raise ConfigurationError(f"secret has {len(self.secret)} bytes; give at least 16 that nobody can guess")
         _set(self, "id", self._make_id())
         if len(self.id) > MAX_ID_LENGTH:
-            raise ValueError("these options are too many to be stored with every record; give a named function")
+            raise ConfigurationError("these options are too many to be stored with every record; give a named function")
+
+    def _check_types(self) -> None:
+        if not isinstance(self.raw, bool):
+            raise ConfigurationError(f"raw must be True or False, not {self.raw!r}")
+        if self.function is not None and not callable(self.function):
+            raise ConfigurationError(f"function must be a callable that takes the request, not {self.function!r}")
+        if self.secret is not None and not isinstance(self.secret, bytes):
+            raise ConfigurationError(f"secret must be bytes, such as os.urandom(32), not {type(self.secret).__name__}")
 
     def _check_choice(self) -> None:
         if (self.function is not None) + bool(self.fields) + self.raw > 1:
-            raise ValueError("fields, raw and function exclude each other; give one of them")
+            raise ConfigurationError("fields, raw and function exclude each other; give one of them")
         if self.function is not None and not (self.name and self.version):
-            raise ValueError("function needs a name and a version, stored with every record; give both")
+            raise ConfigurationError("function needs a name and a version, stored with every record; give both")
         if self.function is None and (self.name or self.version):
-            raise ValueError("name and version belong to a function; give function, or leave them out")
+            raise ConfigurationError("name and version belong to a function; give function, or leave them out")
 
     def _make_id(self) -> str:
         parts = [VERSION]
@@ -236,7 +246,7 @@ def _field_names(values: Sequence[str]) -> tuple[str, ...]:
     _refuse_text("vary_headers", values)
     for value in values:
         if not _NAME.fullmatch(value):
-            raise ValueError(f"vary_headers names {value!r}, which is no field name; correct it")
+            raise ConfigurationError(f"vary_headers names {value!r}, which is no field name; correct it")
     return tuple(sorted({value.lower() for value in values}))
 
 
@@ -247,13 +257,13 @@ def _pointers(values: Sequence[str]) -> tuple[str, ...]:
             pointer_tokens(value)
             value.encode("utf-8")
         except ValueError:
-            raise ValueError(f"fields names {value!r}, which is no JSON pointer; write /amount, say") from None
+            raise ConfigurationError(f"fields names {value!r}, which is no JSON pointer; write /amount, say") from None
     return tuple(sorted(set(values)))
 
 
 def _refuse_text(what: str, values: Sequence[str]) -> None:
     if isinstance(values, str):
-        raise ValueError(f"{what} is the text {values!r}; give a tuple, such as ({values!r},)")  # noqa: TRY004
+        raise ConfigurationError(f"{what} is the text {values!r}; give a tuple, such as ({values!r},)")
 
 
 def _joined(values: Iterable[str]) -> str:

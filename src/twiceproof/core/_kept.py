@@ -52,7 +52,7 @@ def to_store(response: Response, policy: Policy) -> Response:
 
     Where the body is not kept (R43), only the status and a Location are (R26).
     """
-    body = response.body
+    body = b"" if response.status in BODILESS else response.body  # what such an answer carries was never an answer
     if body is None or not policy.store_body or len(body) > policy.max_response_bytes:
         return _without_body(response, policy)
     keep, drop = _encoded(policy.keep_headers), _encoded(policy.drop_headers)
@@ -92,6 +92,8 @@ def _encoded(names: frozenset[str]) -> frozenset[bytes]:
 def to_replay(stored: Response) -> Response:
     """Return a stored answer as it is given again: with the marker and its own Content-Length (R25)."""
     headers = [*stored.headers, REPLAYED]
-    if stored.body is not None and not (stored.status in BODILESS and not stored.body):
+    if stored.status in BODILESS:  # RFC 9110 §6.4.1, §8.6: a byte more would be taken for the next answer's
+        return Response(stored.status, headers, b"")
+    if stored.body is not None:
         headers.append((b"content-length", b"%d" % len(stored.body)))
     return Response(stored.status, headers, stored.body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ _PLACEHOLDER: Final = re.compile(r"\{[A-Za-z_]\w*(:path)?\}")
 
 @dataclass(slots=True)
 class _Row:
+    name: str
     method: str
     pattern: re.Pattern[str]
     rank: tuple[int, ...]
@@ -45,6 +47,12 @@ class Routes:
         self._rows = sorted(
             (_row(name, policy) for name, policy in policies.items() if name != "*"), key=lambda row: row.rank
         )
+        if not policies:
+            raise ConfigurationError("the policy table is empty and covers nothing; name an operation, or '*'")
+        for one, next_one in itertools.pairwise(sorted(self._rows, key=lambda row: (row.method, row.pattern.pattern))):
+            if (one.method, one.pattern) == (next_one.method, next_one.pattern):
+                msg = f"{one.name!r} and {next_one.name!r} are the same row of the policy table; keep one of them"
+                raise ConfigurationError(msg)
         self.policies = dict(policies)
         self.table = bool(self._rows)
         """Whether the path decides."""
@@ -70,6 +78,9 @@ def _row(name: object, policy: Policy | None) -> _Row:
     if not isinstance(name, str) or not method.isupper() or not template.startswith("/") or " " in template:
         msg = f"a row of the policy table is 'METHOD /path' or '*', not {name!r}"
         raise ConfigurationError(msg)
+    if "?" in template or "#" in template or "*" in template:
+        msg = f"{name!r} matches no path; a row has no query, and wildcards are {{x}} and, for the rest, {{x:path}}"
+        raise ConfigurationError(msg)
     if policy is not None and method not in policy.methods:
         msg = f"{name!r} is not covered: give its policy methods=({method!r},)"
         raise ConfigurationError(msg)
@@ -78,7 +89,7 @@ def _row(name: object, policy: Policy | None) -> _Row:
         "/" + _segment(name, segment, last=at == len(segments) - 1) for at, segment in enumerate(segments)
     )
     rank = tuple(_rank(segment) for segment in segments)
-    return _Row(method, re.compile(pattern, re.DOTALL), rank, policy)
+    return _Row(name, method, re.compile(pattern, re.DOTALL), rank, policy)
 
 
 def _segment(name: str, segment: str, *, last: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from inspect import isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, Self, Unpack, assert_never
 
@@ -42,6 +43,7 @@ class AsyncEngine(Front[AsyncStore]):
             store = open_async_store(store, timeout=store_timeout(options))
         self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
         self._latest: asyncio.AbstractEventLoop | None = None  # of those, the cheapest to recognise
+        self._digester = _digester()
         super().__init__(store, **options)
 
     async def open(self) -> None:
@@ -61,6 +63,7 @@ class AsyncEngine(Front[AsyncStore]):
         await self.store.close()
 
     def forget_opening(self) -> None:
+        self._digester = _digester()
         self._latest = None
         self._loops.clear()
 
@@ -104,7 +107,7 @@ class AsyncEngine(Front[AsyncStore]):
             except TwiceproofError:
                 logger.exception("the store could not be opened")  # the claim will say so (R48, R17)
         if len(request.body) > SMALL_BODY and is_costly(request):
-            call = await asyncio.to_thread(self._call, request, key, principal, policy)
+            call = await loop.run_in_executor(self._digester, self._call, request, key, principal, policy)
         else:
             call = self._call(request, key, principal, policy)
         run = Run(attempt or Attempt(key), call, core.steps(call))
@@ -208,6 +211,11 @@ class AsyncEngine(Front[AsyncStore]):
         finally:
             if run.finished and not run.pending:
                 self._keeper.unwatch(run)
+
+
+def _digester() -> ThreadPoolExecutor:
+    """Return the thread for large bodies: one at a time, since each takes several times its size while it is read."""
+    return ThreadPoolExecutor(1, thread_name_prefix="twiceproof-digest")
 
 
 async def _pause(seconds: float, left: asyncio.Event | None) -> bool:

@@ -67,6 +67,14 @@ class File:
             connection.create_function("julianday", 1, julianday)
         return connection
 
+    def identity(self) -> tuple[int, int] | None:
+        """Return which file the path names right now; None where it names none."""
+        try:
+            found = os.stat(self.path)  # noqa: PTH116  # on every write: a Path would cost as much again
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
     def reader(self) -> sqlite3.Connection:
         """Return a connection that can only read, and makes no new file; one without our schema is SQLite's error."""
         connection = self.connect(f"{Path(self.path).as_uri()}?mode=rw", uri=True)
@@ -156,7 +164,9 @@ class File:
 
     def _check_existing(self) -> list[str]:
         if not Path(self.path).is_file():
-            raise ConfigurationError(f"{self.path} is not a file; name one, such as {self.path}/keys.db.")
+            raise ConfigurationError(f"{self.path} is not a file; name one that is, or one that does not exist yet.")
+        if not os.access(self.path, os.W_OK):  # a transaction on it would begin all the same
+            raise ConfigurationError(f"{self.path} can't be written; allow it, or name another file.")
         try:
             with closing(self.connect(f"{Path(self.path).as_uri()}?mode=rw", uri=True)) as connection:
                 if self._version(connection) == SCHEMA_VERSION:

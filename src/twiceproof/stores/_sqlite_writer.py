@@ -39,6 +39,7 @@ class Writer:
         self._dropped = dropped
         self._turn = threading.Lock()  # held by whoever uses the connection
         self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
         self._doubted = False
         self._bell = threading.Condition()  # guards the rest
         self._queue: dict[_AnyJob, None] = {}
@@ -61,6 +62,7 @@ class Writer:
         try:
             if self._connection is None or self._doubted:
                 return UNDECIDED  # opening may take its time: that is the thread's
+            self._still_there()
             answer: T | Undecided = UNDECIDED
             if verb.read is not None:
                 answer = verb.read(self._connection)  # its cache is warm
@@ -75,6 +77,13 @@ class Writer:
             self._turn.release()
         self._note(verb, answer)
         return answer
+
+    def _still_there(self) -> None:
+        """Refuse to write into a file that others can't find any more: they would grant the same keys again."""
+        if self._file.identity() != self._identity:
+            told = f"{self._file.path} was deleted or replaced while in use; put it back, or restart this process."
+            _log.error("%s", told)
+            raise StoreUnavailable(told)
 
     def put(self, job: _AnyJob) -> None:
         """Queue ``job``."""
@@ -151,7 +160,11 @@ class Writer:
                 if self._doubted:
                     self._disconnect()
                 if self._connection is None:
+                    if self._identity is not None:
+                        self._still_there()
                     self._connection = self._file.writer()
+                    self._identity = self._file.identity()
+                self._still_there()
                 self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.Error as error:
                 if not busy(error):
