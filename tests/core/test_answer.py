@@ -3,7 +3,7 @@
 import pytest
 
 from twiceproof import Response
-from twiceproof.core._answer import AnswerCopy, announced_length
+from twiceproof.core._answer import AnswerCopy, announced_length, length_of
 
 
 def copied(*parts, most=10, status=200, headers=()):
@@ -52,3 +52,13 @@ def test_an_answer_without_a_body_may_announce_any_length(status):
     """RFC 9110 §8.6: a 304 announces what the body would be."""
     assert copied(status=status, headers=[(b"content-length", b"99")]) == b""
     assert announced_length(Response(status, [(b"content-length", b"99")])) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "field", "length"),
+    [(200, b" 3 ", 3), (200, b"03", 3), (200, b"abc", None), (200, b"", None), (200, None, None), (204, b"3", None)],
+)
+def test_a_length_is_read_the_same_way_behind_every_door(status, field, length):
+    """R50: what is no number says nothing; a number that is absurdly long is only too large."""
+    assert length_of(status, field) == length
+    assert length_of(200, b"9" * 5000) == int("9" * 18)

@@ -10,6 +10,10 @@ BODILESS: Final = frozenset({204, 304})
 """Statuses whose answers have no body, whatever length they announce (RFC 9110 §6.4.1)."""
 
 
+MOST_DIGITS: Final = 18
+"""No answer is as long as a number of more digits says."""
+
+
 class AnswerCopy:
     """The body of an answer that goes out in parts; beyond ``most`` bytes only its size is known."""
 
@@ -46,7 +50,12 @@ class AnswerCopy:
 
 def announced_length(response: Response) -> int | None:
     """Return the length of the body that the head of an answer announces; None where it says nothing of it."""
-    if response.status in BODILESS:
+    return length_of(response.status, response.header(b"content-length"))
+
+
+def length_of(status: int, field: bytes | None) -> int | None:
+    """Return the length that a Content-Length announces beside a status; None where that says nothing of the body."""
+    if field is None or status in BODILESS:
         return None
-    length = (response.header(b"content-length") or b"").strip()
-    return int(length) if length.isdigit() else None
+    digits = field.strip()
+    return int(digits[:MOST_DIGITS]) if digits.isdigit() else None

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from twiceproof.core._answer import length_of
 from twiceproof.core._messages import Response
 from twiceproof.core._outcome import Abandoned, Answered, Cancelled, CutShort, NothingHappened, Outcome, Raised
 from twiceproof.core._problems import UNPROTECTED
@@ -26,7 +27,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 START: Final = "http.response.start"
 BODY: Final = "http.response.body"
 UNKEPT: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
-_BODILESS: Final = frozenset({204, 304})
 
 
 @dataclass(slots=True)
@@ -232,16 +232,12 @@ class Exchange:
         assert self._start is not None  # checked by the callers
         assert self.run is not None  # checked by the callers
         headers = [(bytes(name), bytes(value)) for name, value in self._start["headers"]]
-        response = Response(self._start["status"], headers)
+        response = Response(self._start["status"], headers, None)
         body = None if self._chunks is None else b"".join(self._chunks)  # R43
-        response.body = body if body is not None and _is_whole(response, body) else None
+        if body is not None:
+            length = length_of(response.status, dict(headers).get(b"content-length"))  # ASGI has names in lower case
+            response.body = body if length is None or length == len(body) else None  # R50: else its client saw a break
         return Answered(response, self.run.attempt.released)
-
-
-def _is_whole(response: Response, body: bytes) -> bool:
-    """Whether a body has the length that the answer itself announced; if not, its client saw a break (R50)."""
-    length = dict(response.headers).get(b"content-length")  # ASGI has names in lower case
-    return length is None or response.status in _BODILESS or length.strip() == b"%d" % len(body)
 
 
 async def send_response(send: Send, response: Response) -> None:
