@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import anyio.to_thread
 import pytest
 from fastapi import HTTPException
 
-from tests.support.asgi_client import Client, in_loop, post
+from tests.support.asgi_client import Client, http_scope, in_loop, keyed, post
 from tests.support.fastapi_service import Service, until
 from twiceproof import NotExecuted
 
@@ -221,3 +222,34 @@ async def test_a_cancelled_coroutine_parks_or_releases_at_once(options, states):
         await asyncio.wait([task])
         seen = await service.states()
     assert seen == states
+
+
+@pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
+@in_loop
+async def test_an_outer_middleware_that_cancels_again_does_not_lose_what_the_thread_came_to(guarantee):
+    """R40: `BaseHTTPMiddleware` cancels at every step; the answer is recorded before that is told."""
+    async with Service() as service:
+        entered, runs = asyncio.Event(), []
+        loop = asyncio.get_running_loop()
+
+        @service.app.middleware("http")
+        async def around(request, call_next):
+            return await call_next(request)
+
+        @service.app.post("/slow")
+        @service.idempotency.operation(guarantee=guarantee)
+        def slow() -> int:
+            runs.append(1)
+            loop.call_soon_threadsafe(entered.set)
+            time.sleep(0.1)
+            return len(runs)
+
+        first = Client()
+        scope = http_scope("POST", "/slow", keyed("k1"))
+        task = asyncio.ensure_future(service.app(scope, first.receive, first.send))
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        again = await post(service.app, "k1", path="/slow", body=b"")
+    assert (again.brief, len(runs)) == ((200, True, b"1"), 1)

@@ -70,7 +70,7 @@ class Exchange:
         self._send = send
         self._start: Message | None = None
         self._held: list[Message] | None = None
-        self._broken: OSError | None = None
+        self._broken: OSError | asyncio.CancelledError | None = None
         self._chunks: list[bytes] | None = []
         self._size = 0
         self._open: asyncio.Event | None = None
@@ -116,8 +116,10 @@ class Exchange:
             self._start = message
             try:
                 await self._send(message)
-            except OSError as error:
-                self._broken = error  # that its client has left is no news before a stream needs it (R50)
+            except (OSError, asyncio.CancelledError) as error:
+                # That its client has left, or that nobody waits any more, is no news before a stream needs it: of an
+                # answer that comes in one piece the record is written first (R40, R50).
+                self._broken = error
         elif kind == BODY and self._start is not None:
             self._copy(message.get("body", b""), self.run.call.policy.max_response_bytes)
             await self._part(message, self._start["status"])
@@ -194,6 +196,8 @@ class Exchange:
             await self._let_go()
         elif self._start is not None:
             await self._settle(CutShort())
+            if isinstance(self._broken, asyncio.CancelledError):
+                raise self._broken
         else:
             await self._settle(Raised())
 

@@ -76,10 +76,10 @@ class Visit(Exchange):
         self._keyed: bool | None = None
         self._entered = self._decided = self._replied = False
         self._waiting: asyncio.Event | None = None
+        self.cancelled: asyncio.CancelledError | None = None
         self._head_of_stream: Message | None = None
         self.attempt: Attempt = scope.setdefault("twiceproof", Attempt())
         self.found: object = None
-        self.cancelled: asyncio.CancelledError | None = None
 
     @property
     def drain(self) -> float:
