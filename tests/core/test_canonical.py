@@ -720,3 +720,19 @@ def test_a_body_that_grows_beyond_all_measure_is_compared_as_it_came():
     bomb, text = b" " * 5_000_000, b'{"name": "somebody", "amount": 5000}' * 1500
     assert decode_content(gzip.compress(bomb), [b"gzip"]) is None
     assert decode_content(gzip.compress(text), [b"gzip"]) == text
+
+
+READ = st.recursive(  # what `read_json` returns
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_infinity=False), st.text(max_size=3)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=2), inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@given(READ)
+def test_the_encoder_of_other_pythons_writes_the_same(value):
+    """R53: records are shared by whatever interpreters run; only CPython has the encoder in C."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("json.encoder.c_make_encoder", None)
+        plain = _canonical._make_encode()
+    assert "".join(plain(value, 0)) == "".join(_canonical._encode(value, 0))

@@ -94,6 +94,6 @@ def to_replay(stored: Response) -> Response:
     headers = [*stored.headers, REPLAYED]
     if stored.status in BODILESS:  # RFC 9110 §6.4.1, §8.6: a byte more would be taken for the next answer's
         return Response(stored.status, headers, b"")
-    if stored.body is not None:
-        headers.append((b"content-length", b"%d" % len(stored.body)))
-    return Response(stored.status, headers, stored.body)
+    body = stored.body or b""
+    headers.append((b"content-length", b"%d" % len(body)))
+    return Response(stored.status, headers, body)
