@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Callable, Generator
 from importlib.util import find_spec
@@ -151,11 +152,11 @@ def _keep(stage: Stage) -> None:
         f"  twiceproof keys list {stage.store}",
         "Ctrl-C stops it and removes its files.",
     )
-    for line in lines:
-        click.echo(line, err=True)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt):  # also one that comes with the first of these lines
+        for line in lines:
+            click.echo(line, err=True)
         while True:
-            signal.pause()
+            time.sleep(0.2)  # not `signal.pause`: an interrupt just before that call would go unnoticed
 
 
 def _curl(stage: Stage) -> str:
