@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.engines import Bench, World, brief
 from twiceproof import AsyncEngine, ConfigurationError, Engine, Policy
+from twiceproof.engine._options import check_policy
 from twiceproof.stores import Capabilities
 from twiceproof.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -223,3 +224,17 @@ def test_docs_url_is_where_problems_are_explained(make):
     answer = bench.handle(request=bench.request(key="no good"))
     assert b'"type": "https://example.com/p#idempotency-key-invalid"' in (answer.body or b"")
     assert answer.header(b"link") == b'<https://example.com/p>; rel="describedby"'
+
+
+class AsyncHook:
+    async def __call__(self, *args):
+        """Never awaited by a blocking engine."""
+
+
+def test_an_object_that_is_called_asynchronously_is_no_plain_hook():
+    """R28: told at start-up or at the first request, not by a verdict that is silently none."""
+    hook: Any = AsyncHook()
+    with pytest.raises(ConfigurationError, match="on_event must be a plain function"):
+        Engine("memory://", accept_volatile=True, on_event=hook)
+    with pytest.raises(ConfigurationError, match="reconcile is an async function"):
+        check_policy(Policy(reconcile=hook), asynchronous=False)

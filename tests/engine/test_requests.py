@@ -1,13 +1,16 @@
 """One key, one effect: first requests, replays, and duplicates at the same time (R14-R16, R21-R26, R32)."""
 
+import asyncio
 import threading
+import time
 
 import pytest
 
 from tests.support.engines import Gate, brief, code_of, until
 from tests.support.faulty_store import Fault
-from twiceproof import Policy, Request, Response
+from twiceproof import AsyncEngine, NothingHappened, Policy, Request, Response
 from twiceproof.core._lifecycle import Bypass, Keyed
+from twiceproof.engine import Run
 
 
 def test_a_retry_gets_the_first_answer_and_the_handler_runs_once(make, world):
@@ -274,3 +277,36 @@ def test_a_payload_that_was_refused_is_refused_again(make, world):
     one.handle()
     assert [code_of(other.handle(body=b"{}")) for _ in range(2)] == ["idempotency-key-reuse"] * 2
     assert brief(other.handle()) == (201, "", True)
+
+
+def test_large_bodies_are_compared_one_at_a_time():
+    """R11: each takes several times its size while it is read, so that many at once must not add up."""
+
+    async def main() -> int:
+        engine = AsyncEngine("memory://", accept_volatile=True)
+        running, most, lock = 0, 0, threading.Lock()
+        digest = engine._call
+
+        def counted(*args):
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            time.sleep(0.01)
+            try:
+                return digest(*args)
+            finally:
+                with lock:
+                    running -= 1
+
+        engine._call = counted  # type: ignore[method-assign]
+        body = b'"' + b"x" * 100_000 + b'"'
+        async with engine:
+            requests = [Request("POST", b"/x", headers=[(b"idempotency-key", b"k%d" % n)], body=body) for n in range(6)]
+            begun = await asyncio.gather(*(engine.begin(each, "alice", Policy()) for each in requests))
+            for run in begun:
+                assert isinstance(run, Run)
+                await engine.finish(run, NothingHappened())
+        return most
+
+    assert asyncio.run(main()) == 1

@@ -170,7 +170,7 @@ def check_store(store: object, *, asynchronous: bool) -> None:
 
 
 def _is_async(function: object) -> bool:
-    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # what calling it gives
 
 
 def check_policy(policy: Policy, *, asynchronous: bool) -> None:
