@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from typing import Final, TypeVar
 
+from twiceproof.stores._per_process import PerProcess
 from twiceproof.stores._sqlite_file import File, busy
 from twiceproof.stores._sqlite_flights import Flights
 from twiceproof.stores._sqlite_verbs import UNDECIDED, Undecided, Verb
@@ -102,36 +102,13 @@ class Database:
     def __init__(self, file: File, flights: Flights | None = None) -> None:
         self.file: Final = file
         self.flights: Final = Flights() if flights is None else flights
-        self._lanes: dict[int, Lanes] = {}  # by fork
+        self._lanes: Final = PerProcess(lambda: Lanes(self.file, self.flights))
 
     @property
     def lanes(self) -> Lanes:
-        """What this process has open. A parent's connections are never used, nor closed, in its child."""
-        found = self._lanes.get(_Fork.number)
-        if found is None:
-            found = self._lanes.setdefault(_Fork.number, Lanes(self.file, self.flights))
-        return found
+        """What this process has open."""
+        return self._lanes.mine
 
     def close(self) -> None:
         """Close what this process has open; a later verb opens it again."""
-        for fork in list(self._lanes):
-            lanes = self._lanes.pop(fork, None)
-            if fork == _Fork.number and lanes is not None:
-                lanes.close()
-            else:
-                _Fork.left_to_parents.append(lanes)
-
-
-class _Fork:
-    """How many forks lie between this process and the first, and what only the parents may close."""
-
-    number = 0
-    left_to_parents: Final[list[Lanes | None]] = []
-
-
-def _forked() -> None:
-    _Fork.number += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+        self._lanes.close()
