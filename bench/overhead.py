@@ -13,16 +13,15 @@ import asyncio
 import json
 import os
 import sqlite3
-import statistics
 import sys
 import tempfile
-import time
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from _measure import Case, measure, ratio, summary
 from fastapi import FastAPI
 from pydantic import BaseModel
 
@@ -40,7 +39,6 @@ HEADERS = [
     (b"content-type", b"application/json"),
     (b"content-length", b"%d" % len(BODY)),
 ]
-Case = Callable[[int], Awaitable[None]]
 keys = count()
 
 
@@ -92,21 +90,6 @@ def requests_to(app: Any, *, key: Callable[[], bytes | None]) -> Case:
 
 def new_key() -> bytes:
     return b"key-%d-%d" % (os.getpid(), next(keys))
-
-
-async def measure(cases: dict[str, Case], n: int, blocks: int) -> dict[str, list[float]]:
-    """Return microseconds per operation for every case and block; the cases take turns within each block."""
-    seen: dict[str, list[float]] = {name: [] for name in cases}
-    for name, case in cases.items():
-        await case(max(1, n // 4))  # warm
-        seen[name].clear()
-    for block in range(blocks):
-        names = list(cases)
-        for name in names[block % len(names) :] + names[: block % len(names)]:
-            start = time.perf_counter()
-            await cases[name](n)
-            seen[name].append((time.perf_counter() - start) / n * 1e6)
-    return seen
 
 
 def bank(door: Idempotency | None = None) -> FastAPI:
@@ -231,20 +214,6 @@ async def sqlite_cases(blocks: int, folder: Path) -> dict[str, Any]:
         "store_over_hand": ratio(seen["store"], seen["hand"]),
         "throughput_64_over_hand": ratio(crowd["hand"], crowd["64 tasks"]),
     }
-
-
-def summary(seen: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    return {name: {**spread(blocks), "best": round(min(blocks), 1)} for name, blocks in seen.items()}
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return {"median": round(middle, 2), "lower": round(low, 2), "upper": round(high, 2)}
-
-
-def ratio(over: list[float], under: list[float]) -> dict[str, float]:
-    """Return the spread of the ratios of neighbouring blocks."""
-    return spread([a / b for a, b in zip(over, under, strict=True)])
 
 
 async def run(blocks: int) -> dict[str, Any]:
