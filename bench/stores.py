@@ -28,7 +28,8 @@ from _measure import Case, measure, ratio, summary
 
 from twiceproof import Policy
 from twiceproof.core._record import Done, Found, Granted, Guarantee, NewRecord
-from twiceproof.server.asgi import IdempotencyMiddleware, anonymous
+from twiceproof.server.asgi import IdempotencyMiddleware
+from twiceproof.server.fastapi import anonymous
 from twiceproof.stores import AsyncStore, Store, open_async_store, open_store
 from twiceproof.testing.servers import PostgresqlServer, ValkeyServer
 
