@@ -81,6 +81,9 @@ class AsyncpgHand:
     async def read(self, id: bytes) -> None:
         assert await self.connection.fetchrow(numbered(SELECT), id) is not None
 
+    async def close(self) -> None:
+        await self.connection.close()
+
 
 class PsycopgHand:
     def __init__(self, connection: psycopg.AsyncConnection) -> None:
@@ -101,9 +104,13 @@ class PsycopgHand:
         await self.cursor.execute(SELECT.replace("{}", "%s"), (id,))
         assert await self.cursor.fetchone() is not None
 
+    async def close(self) -> None:
+        await self.connection.close()
+
 
 class BlockingPsycopgHand:
     def __init__(self, connection: psycopg.Connection) -> None:
+        self.connection = connection
         self.cursor = connection.cursor(binary=True)
 
     @classmethod
@@ -119,6 +126,9 @@ class BlockingPsycopgHand:
     async def read(self, id: bytes) -> None:
         self.cursor.execute(SELECT.replace("{}", "%s"), (id,))
         assert self.cursor.fetchone() is not None
+
+    async def close(self) -> None:
+        self.connection.close()
 
 
 class RedisHand:
@@ -141,6 +151,9 @@ class RedisHand:
 
     async def read(self, id: bytes) -> None:
         assert await self.client.hgetall(b"hand:" + id)
+
+    async def close(self) -> None:
+        await self.client.aclose()
 
 
 class RedisSetHand(RedisHand):
@@ -265,6 +278,9 @@ async def store_cases(server: Any, url: str, hand_kind: Any, blocks: int, *, blo
             {"hand": together(hand_pair), "ours": together(lambda: claim_and_complete(store))}, 1280, blocks
         )
         report["throughput_64_over_hand"] = ratio(crowd["hand"], crowd["ours"])
+        for one in hands:
+            await one.close()
+    await hand.close()
     await store.close()
     return report
 
@@ -288,6 +304,7 @@ async def http_cases(server: Any, url: str, hand_kind: Any, blocks: int) -> dict
         blocks,
     )
     await app.engine.close()
+    await hand.close()
     added = [replay - read for replay, read in zip(seen["HTTP replay"], seen["hand read"], strict=True)]
     return {"microseconds": summary(seen), "replay_added": summary({"added": added})["added"]["median"]}
 

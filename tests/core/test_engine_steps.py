@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.records import NOW, REQUEST, SITE, record
-from twiceproof import Completed, DontKnow, FingerprintOptions, NothingHappened, Policy, Response, State
+from twiceproof import Completed, DontKnow, FingerprintOptions, Guarantee, NothingHappened, Policy, Response, State
 from twiceproof.core import _engine as core
 from twiceproof.core import _lifecycle as life
 from twiceproof.core._codec import encode
 from twiceproof.core._fingerprint import fingerprint
-from twiceproof.core._outcome import Answered, Raised
+from twiceproof.core._kept import to_replay
+from twiceproof.core._outcome import Abandoned, Answered, Raised
 from twiceproof.core._record import Absent, Done, Fenced, Found, Granted, Held, Token
+from twiceproof.core._scope import make_scope
 from twiceproof.errors import StoreError, StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
 
 NONCE = b"n" * 16
@@ -26,6 +28,7 @@ TAKEN_OVER = Granted(Token(2, NONCE), b"first", 2, taken_over=True)
 HELD = Held(record(fingerprint=MINE))
 LAPSED = Found(record(fingerprint=MINE, lease_until=NOW))
 COMPLETED = Found(record(State.COMPLETED, fingerprint=MINE, answer=encode(Response(201, [], b"stored"))))
+OTHERS = Found(replace(COMPLETED.record, fingerprint=fingerprint(replace(REQUEST, body=b"{}"), FingerprintOptions())))
 OK = Answered(Response(201, [], b"ok"))
 ASKED = Policy(reconcile=lambda record, request: DontKnow())
 
@@ -75,6 +78,7 @@ def brief(steps):
         ({}, [GRANTED, OK, Fenced()], "claim (granted) run complete (fenced)", "settled"),
         ({}, [GRANTED, Raised(), Done()], "claim (granted) run park (parked)", "settled"),
         ({}, [GRANTED, NothingHappened(), Done()], "claim (granted) run release (released)", "settled"),
+        ({}, [GRANTED, Abandoned()], "claim (granted) run", "settled"),
         (
             {},
             [GRANTED, OK, StoreUnavailable()],
@@ -91,6 +95,7 @@ def brief(steps):
         ),
         ({}, [COMPLETED], "claim (replayed)", ""),
         ({}, [HELD], "claim (held)", "in-progress"),
+        ({}, [OTHERS], "claim (refused idempotency-key-reuse)", "idempotency-key-reuse"),
         ({"wait": 1.0}, [HELD, False, COMPLETED], "claim pause claim (replayed)", ""),
         ({"wait": 1.0}, [HELD, True], "claim pause (held)", "in-progress"),
         ({}, [LAPSED], "claim (refused outcome-unknown)", "outcome-unknown"),
@@ -136,6 +141,125 @@ def test_the_way_of_a_request(policy, answers, expected, end):
     seen, ended = played(call(Policy(**policy)), *answers)
     assert brief(seen) == expected
     assert ("settled" if ended is None else "bypass" if isinstance(ended, life.Bypass) else ended.code) == end
+
+
+def writes(steps):
+    """The steps that reach the store or the handler, whole."""
+    return [step for step in steps if not isinstance(step, core.DoNote | core.DoPause)]
+
+
+ID = make_scope(SITE, "alice", "POST /orders", "/orders", "key").id
+STORED = encode(OK.response)
+
+
+@pytest.mark.parametrize(
+    ("policy", "answers", "expected"),
+    [
+        ({"retention": 90_000}, [OK, Done()], [core.DoComplete(ID, NONCE, STORED, 90_000)]),
+        (
+            {},
+            [OK, StoreUnavailable()],
+            [
+                core.DoComplete(ID, NONCE, STORED, 86_400),
+                core.DoLater(core.DoComplete(ID, NONCE, STORED, 86_400), "complete_retried"),
+            ],
+        ),
+        ({}, [NothingHappened(), Done()], [core.DoRelease(ID, NONCE)]),
+        ({}, [Raised(), Done()], [core.DoPark(ID, NONCE, "exception")]),
+    ],
+    ids=["completed", "completed later", "released", "parked"],
+)
+def test_the_writes_of_a_run_are_these(policy, answers, expected):
+    """R30, R33: of this record, under this claim, with the answer as it is stored."""
+    seen, _ = played(call(Policy(**policy)), GRANTED, *answers)
+    claim, run, *rest = writes(seen)
+    assert isinstance(claim, core.DoClaim)
+    assert [run, *rest] == [core.DoRun(GRANTED), *expected]
+
+
+def test_a_doubtful_claim_that_is_released_is_released_again():
+    """R48: its first send may come after the first release."""
+    seen, _ = played(call(), StoreOutcomeUnknown(), GRANTED, NothingHappened(), Done())
+    again = core.DoRelease(ID, NONCE, again=True)
+    assert writes(seen)[2:] == [core.DoRun(replace(GRANTED, doubtful=True)), again, core.DoLater(again)]
+
+
+HOOKED = Policy(reconcile=ASKED.reconcile, reconcile_timeout=7, reconcile_every=11, retention=90_000)
+PARK = core.DoPark(b"id", SECOND, "lapsed")
+VERDICT = core.DoComplete(b"id", SECOND, STORED, 90_000)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([StoreOutcomeUnknown()], [core.DoLater(PARK)]),
+        ([GRANTED, DontKnow(), Done()], [core.DoAsk(LAPSED.record, 7, SECOND), PARK]),
+        (
+            [GRANTED, DontKnow(), StoreUnavailable()],
+            [core.DoAsk(LAPSED.record, 7, SECOND), PARK, core.DoLater(PARK)],
+        ),
+        ([GRANTED, Completed(OK.response), Done()], [core.DoAsk(LAPSED.record, 7, SECOND), VERDICT]),
+    ],
+    ids=["in doubt", "unknown", "unknown, later", "completed"],
+)
+def test_the_writes_of_a_reconciliation_are_these(answers, expected):
+    """R28: of the record that was found, under the second claim, with the durations of the policy."""
+    seen, _ = played(call(HOOKED), LAPSED, *answers)
+    assert writes(seen)[1:] == [core.DoClaimUnsettled(b"id", 7, SECOND, 11), *expected]
+
+
+def test_a_verdict_of_completed_is_replayed():
+    """R28, R25."""
+    _, reply = played(call(ASKED), LAPSED, GRANTED, Completed(OK.response), Done())
+    assert reply == life.Reply(to_replay(OK.response))
+
+
+def test_a_request_that_runs_without_protection_is_marked():
+    """R48: `fail_open`."""
+    _, ended = played(call(Policy(fail_open=True)), StoreUnavailable())
+    assert ended == life.Bypass(unprotected=True)
+
+
+def test_a_refusal_for_want_of_the_store_says_when_to_come_again():
+    """R48."""
+    _, reply = played(call(), StoreUnavailable())
+    assert reply.response.header(b"retry-after") == b"5"
+
+
+def test_a_claim_is_repeated_with_the_records_own_fingerprint():
+    """R17, R27: the store compares bytes, so a lapsed record of other options is claimed under those."""
+    lapsed = Found(replace(LAPSED.record, fingerprint=VARIED, guarantee=Guarantee.AT_LEAST_ONCE))
+    seen, _ = played(call(Policy(guarantee="at_least_once")), lapsed, TAKEN_OVER)
+    claims = [step.new for step in seen if isinstance(step, core.DoClaim)]
+    assert claims == [replace(claims[0], fingerprint=MINE), replace(claims[0], fingerprint=VARIED)]
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_request_that_loses_every_race_ends(waited):
+    """R23: after eight looks it is told to come again; what it waited does not count."""
+    first = [HELD, False] if waited else []
+    lost = [LAPSED, Absent()] * core.MOST_TURNS  # whoever had it settled it, and the next one lost it
+    seen, reply = played(call(replace(ASKED, wait=1)), *first, *lost)
+    assert seen[-1] == core.DoNote("held")
+    assert (reply.code, reply.response.status, reply.response.header(b"retry-after")) == ("in-progress", 409, b"1")
+
+
+def test_a_wait_looks_again_at_growing_pauses_until_it_is_over():
+    """R23: by the store's clock, from the first look on, and never longer than the policy says."""
+    moments = [0, 0.05, 0.15, 0.35, 0.75, 1.55, 2.55, 3.0]
+    answers = []
+    for at in moments:
+        answers += [Held(replace(HELD.record, now=NOW + at)), False]
+    seen, reply = played(call(Policy(wait=3)), *answers[:-1])
+    pauses = [step.seconds for step in seen if isinstance(step, core.DoPause)]
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 0.45])
+    assert reply.code == "in-progress"
+
+
+def test_nobody_is_told_where_nobody_listens():
+    """The two events of every first request are spared; the others are rare."""
+    made = core.make_call(REQUEST, "key", "alice", Policy(), SITE, NONCE, heard=False)
+    assert brief(played(made, GRANTED, OK, Done())[0]) == "claim run complete"
 
 
 REPLY = "claim claimunsettled "
@@ -212,6 +336,9 @@ def test_what_a_claim_would_write_is_all_of_the_record():
     assert (claim.lease, claim.new.keep, claim.new.guarantee) == (7, 99, "at_least_once")
     assert (claim.new.namespace, claim.new.operation, claim.new.path) == ("tests", "pay", "/orders")
     assert (claim.new.fingerprint, claim.nonce) == (MINE, NONCE)
+    scope = make_scope(SITE, "alice", "pay", "/orders", "key")
+    assert (claim.new.id, claim.new.principal, claim.new.key) == (scope.id, scope.principal, scope.key)
+    assert made.key == "key"
 
 
 def test_a_call_can_be_played_again():

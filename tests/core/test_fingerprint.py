@@ -20,6 +20,7 @@ from twiceproof.core._fingerprint import (
     fingerprint,
     is_costly,
     refingerprint,
+    same_parameters,
 )
 from twiceproof.core._messages import Request
 from twiceproof.errors import ConfigurationError
@@ -127,6 +128,8 @@ OTHER = [
     pytest.param(ask("x=1", FORM), ask("x=1", "text/plain"), id="form and text"),
     pytest.param(ask("{}", "text/json"), ask("{}"), id="two JSON types"),
     pytest.param(ask('{"x":1}', "application/jsonp"), ask('{"x": 1}', "application/jsonp"), id="nearly JSON"),
+    pytest.param(ask('{"x":1}', "application/jsonX"), ask('{"x": 1}', "application/jsonX"), id="one letter more"),
+    pytest.param(ask('{"x":1}', f"{JSON}\x0c"), ask('{"x": 1}', f"{JSON}\x0c"), id="white space that is none in HTTP"),
     pytest.param(ask(query=b"x=1"), ask(query=b"x=2"), id="query value"),
     pytest.param(ask(query=b"dry=1"), ask(), id="query added"),
     pytest.param(ask(query=b"x="), ask(), id="query with a blank value"),
@@ -156,13 +159,13 @@ OTHER = [
 
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_the_same_request_again(one, other):
-    """What means the same has the same fingerprint (R17-R19)."""
+    """What means the same has the same fingerprint (R17-R19, B13, B15)."""
     assert fingerprint(one, DEFAULT) == fingerprint(other, DEFAULT)
 
 
 @pytest.mark.parametrize(("one", "other"), OTHER)
 def test_another_request(one, other):
-    """What may mean something else has another fingerprint (R17-R19)."""
+    """What may mean something else has another fingerprint (R17-R19, B13, B15)."""
     assert fingerprint(one, DEFAULT) != fingerprint(other, DEFAULT)
 
 
@@ -190,6 +193,12 @@ def test_the_coding_is_found_in_any_case(name):
     assert fingerprint(one, DEFAULT) == fingerprint(ask("[1]"), DEFAULT)
 
 
+def digest_of(*parts):
+    """The fingerprint of a POST to /pay without a query, by hand: media type, form, fields, body."""
+    whole = [b"POST", b"/pay", b"", *parts]
+    return b"1:" + hashlib.sha256(struct.pack(">7Q", *map(len, whole)) + b"".join(whole)).hexdigest().encode()
+
+
 def test_two_content_types_are_none():
     """A request with two content types is neither; its body is compared as bytes."""
     twice = [(b"content-type", b"application/json; a=b"), (b"content-type", b"text/plain")]
@@ -197,6 +206,7 @@ def test_two_content_types_are_none():
     assert fingerprint(one, DEFAULT) != fingerprint(dataclasses.replace(one, body=b"[ 1]"), DEFAULT)
     assert fingerprint(one, DEFAULT) != fingerprint(ask("[1]"), DEFAULT)
     assert fingerprint(one, DEFAULT) != fingerprint(dataclasses.replace(one, headers=twice[:1]), DEFAULT)
+    assert fingerprint(one, DEFAULT) == digest_of(b"application/json; a=b, text/plain", b"bytes", b"", b"[1]")
 
 
 def test_a_fingerprint_is_an_id_and_a_digest():
@@ -261,7 +271,31 @@ OPTIONS = [
 REQUESTS = [ask('{"sum":1,"x":2}', accept=b"text/html"), ask("a=1", FORM), ask(b"\xff", "image/png")]
 
 
-@pytest.mark.parametrize(("given_", "id_"), OPTIONS)
+@pytest.mark.parametrize(
+    ("body", "given_", "parts"),
+    [
+        ("[ 1 ", {}, [b"bytes", b"", b"[ 1 "]),
+        ("[ 1 ]", {"raw": True}, [b"bytes", b"", b"[ 1 ]"]),
+        ("[ 1 ]", {"vary_headers": ("x-tenant", "accept", "x-no")}, [b"json", b"3:*/*-4:a, b", b"[1]"]),
+        ("[ 1 ]", {"fields": ("/0",)}, [b"fields", b"", b'[["/0",1]]']),
+        ("[ 1 ]", CALL, [b"call", b"", b"[ 1"]),
+    ],
+    ids=["broken", "raw", "vary", "fields", "function"],
+)
+def test_fingerprints_with_options_outlive_a_release(body, given_, parts):
+    """R17, R53: the digest is over the same framed parts, whatever the options."""
+    request = ask(body, accept=b"*/*", x_tenant=b" a", X_Tenant=b"b")
+    _, _, digest = digest_of(b"application/json", *parts).partition(b":")
+    assert fingerprint(request, FingerprintOptions(**given_)).endswith(b":" + digest)
+
+
+@pytest.mark.parametrize(
+    ("given_", "id_"),
+    [
+        *OPTIONS,
+        pytest.param(CALL | {"name": "\ud800"}, "1;call=%ED%A0%80@2", id="function with a name that is no UTF-8"),
+    ],
+)
 def test_an_id_names_the_options(given_, id_):
     """The id holds the algorithm and its parameters, in one order and without a colon (R17)."""
     options = FingerprintOptions(**given_)
@@ -340,6 +374,20 @@ def test_an_unknown_id_is_neither_equal_nor_different(stored):
     assert refingerprint(ask(), stored, FingerprintOptions(**CALL, secret=SECRET)) is None
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (b"1:" + DIGEST, b"1:" + DIGEST[::-1], True),
+        (b"1;raw:aa", b"1;raw:bb", True),
+        (b"1:" + DIGEST, b"1;raw:" + DIGEST, False),
+        (b"1:aa:bb", b"1:bb", False),
+    ],
+)
+def test_only_what_was_made_in_one_way_differs_by_the_request_alone(one, other, same):
+    """R17, R24: what was made in another way, or can't be read, is not a mismatch yet."""
+    assert same_parameters(one, other) is same_parameters(other, one) is same
+
+
 @given(st.binary(max_size=80))
 def test_no_stored_bytes_make_it_fail(stored):
     """Whatever a store returns, there is a fingerprint or none."""
@@ -374,6 +422,8 @@ VARY = FingerprintOptions(vary_headers=("x-tenant", "accept"))
         pytest.param({"x_tenant": b"a", "X_tenant": b"b"}, {"x_tenant": b"a, b"}, True, id="two lines or one"),
         pytest.param({"x_tenant": b"a"}, {"x_tenant": b"b"}, False, id="value"),
         pytest.param({"x_tenant": b"a"}, {"x_tenant": b"A"}, False, id="case of the value"),
+        pytest.param({"x_tenant": b"X1X"}, {"x_tenant": b"1"}, False, id="a letter at the edge"),
+        pytest.param({"x_tenant": b"a\x0c"}, {"x_tenant": b"a"}, False, id="white space that is none in HTTP"),
         pytest.param({"x_tenant": b""}, {}, False, id="empty and missing"),
         pytest.param({"x_tenant": b"a"}, {"accept": b"a"}, False, id="under another name"),
         pytest.param({"x_tenant": b"-"}, {}, False, id="dash and missing"),

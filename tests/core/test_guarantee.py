@@ -69,6 +69,19 @@ def test_every_answer_settles_as_promised(guarantee, record):
             assert seen == promised(guarantee, status, record, released, gates), (status, released)
 
 
+def test_a_record_rule_is_shown_the_answer():
+    """R36: it decides by what the client gets."""
+    answer = Response(404, [(b"etag", b"x")], b"gone")
+    shown = []
+
+    def rule(response):
+        shown.append(response)
+        return False
+
+    assert word(settle(Answered(answer), Policy(record=rule))) == FREED
+    assert shown == [answer]
+
+
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize(
     ("outcome", "once", "twice"),

@@ -12,14 +12,16 @@ from twiceproof import FingerprintOptions, Guarantee, Policy, Response, State
 from twiceproof.core import _lifecycle as life
 from twiceproof.core._codec import encode
 from twiceproof.core._fingerprint import fingerprint
-from twiceproof.core._problems import REPLAYED
+from twiceproof.core._problems import REPLAYED, problem
 from twiceproof.core._record import Absent, ClaimRef, Done, Found, Granted, Held, NewRecord, Token
+from twiceproof.core._scope import Site
 from twiceproof.stores.memory import MemoryStore
 
 PLAIN = FingerprintOptions()
 MINE = fingerprint(REQUEST, PLAIN)
 VARIED = fingerprint(REQUEST, FingerprintOptions(vary_headers=("accept",)))
 OTHER = fingerprint(replace(REQUEST, body=b"{}"), PLAIN)
+VARIED_OTHER = fingerprint(replace(REQUEST, body=b"{}"), FingerprintOptions(vary_headers=("accept",)))
 UNKNOWN = b"9;new:" + b"0" * 64
 STORED = encode(Response(201, [(b"etag", b"x")], b"body"))
 EMPTIED = encode(Response(201, [(b"location", b"/1")], None))
@@ -78,7 +80,21 @@ def test_an_alias_is_the_same_field():
 def test_a_missing_key_is_refused_only_where_it_is_required():
     """R8, R9."""
     assert admitted("POST") == life.Bypass()
-    assert code(admitted("POST", required=True)) == "idempotency-key-missing"
+    reply = admitted("POST", required=True)
+    assert (reply.code, reply.response.status) == ("idempotency-key-missing", 400)
+
+
+def test_the_status_of_a_missing_key_can_be_chosen():
+    """R8."""
+    for status in (422, 428):
+        assert admitted("POST", required=True, missing_status=status).response.status == status
+
+
+def test_a_refusal_links_to_the_sites_explanations():
+    """CONTRACT 7: where it has some."""
+    site = Site("tests", docs_url="https://x.example/problems")
+    reply = life.refuse("in-progress", site, retry_after=3)
+    assert reply.response == problem("in-progress", docs_url="https://x.example/problems", retry_after=3)
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -137,12 +153,16 @@ FOUND = {
         (UNKNOWN, "store-unavailable"),
         (b"", "store-unavailable"),
         (b"no fingerprint", "store-unavailable"),
+        (b"1:later:" + b"0" * 64, "store-unavailable"),
+        (VARIED_OTHER, "idempotency-key-reuse"),
     ],
 )
 def test_another_fingerprint_is_decided_before_anything_else(got, theirs, expected):
     """R24 before R23, R25 and R28; R17: what can't be compared is never a mismatch."""
     other = replace(got, record=replace(got.record, fingerprint=theirs))
-    assert code(resolved(other)) == expected
+    reply = resolved(other)
+    assert code(reply) == expected
+    assert reply.response.header(b"retry-after") == (b"5" if expected == "store-unavailable" else None)
 
 
 @pytest.mark.parametrize("got", [*HELD.values(), *FOUND.values()], ids=[*HELD, *FOUND])
@@ -161,12 +181,13 @@ def test_a_record_of_a_later_release_is_503(got):
         assert (code(reply), reply.response.header(b"retry-after")) == ("store-unavailable", b"5")
 
 
-@pytest.mark.parametrize("got", HELD.values(), ids=list(HELD))
-def test_what_is_held_is_waited_for(got):
-    """R23."""
+@pytest.mark.parametrize(("got", "seconds"), list(zip(HELD.values(), (b"10", b"5", b"1"), strict=True)), ids=list(HELD))
+def test_what_is_held_is_waited_for(got, seconds):
+    """R23: and its reply says when to come again."""
     answer = resolved(got)
     assert isinstance(answer, life.Wait)
     assert (answer.reply.code, answer.reply.response.status, answer.now) == ("in-progress", 409, NOW)
+    assert answer.reply.response.header(b"retry-after") == seconds
 
 
 def test_what_is_completed_is_replayed():
@@ -188,7 +209,8 @@ def test_what_was_not_kept_is_refused():
 @pytest.mark.parametrize("stored", [None, b"", b"\x09later", STORED[:5]])
 def test_an_answer_that_cannot_be_read_is_503(stored):
     """R17, R53."""
-    assert code(resolved(Found(record(State.COMPLETED, fingerprint=MINE, answer=stored)))) == "store-unavailable"
+    reply = resolved(Found(record(State.COMPLETED, fingerprint=MINE, answer=stored)))
+    assert (code(reply), reply.response.header(b"retry-after")) == ("store-unavailable", b"5")
 
 
 @pytest.mark.parametrize(("name", "cause"), [("parked", "exception"), ("lapsed", "lapsed")])
@@ -241,6 +263,12 @@ def test_a_record_that_is_being_reconciled_is_asked_for_by_the_hooks_time(asked,
     """R23, R28: the lapsed lease of the run says nothing any more."""
     made = record(lease_until=NOW - 50, reconcile_asked_at=asked, reconcile_until=until)
     assert life.retry_after(made) == seconds
+
+
+def test_a_hook_that_is_over_has_no_time_of_its_own_any_more():
+    """R23: the run that its verdict granted has."""
+    made = record(granted_at=NOW - 7, reconcile_asked_at=NOW - 50, reconcile_until=NOW - 20)
+    assert life.retry_after(made) == 7
 
 
 @given(st.floats(0, 1e6), st.floats(-1e6, 1e6), st.sampled_from(State))

@@ -21,6 +21,8 @@ RAW_PATHS = st.lists(st.sampled_from([b"%", b"4", b"1", b"c3", b"A9", b"7e", b"2
         pytest.param(b"/x%2fy", b"/x%2Fy", id="case of an escaped slash"),
         pytest.param(b"/caf\xc3\xa9", b"/caf%C3%A9", id="raw bytes beyond ASCII"),
         pytest.param(b"/pay?dry=1", b"/pay", id="query left on"),
+        pytest.param(b"?dry=1", b"", id="query without a path"),
+        pytest.param(b"%7Euser", b"~user", id="escape at the beginning"),
         pytest.param(b"/pay?x=?%41", b"/pay", id="query with a question mark"),
     ],
 )

@@ -83,8 +83,14 @@ def test_a_timedelta_is_its_seconds():
 @pytest.mark.parametrize("retention", [1, 3_600, 86_399.9, timedelta(hours=23)])
 def test_a_retention_below_a_day_warns(retention):
     """R33: where the policy is made."""
-    with pytest.warns(TwiceproofWarning, match=r"^retention=.*runs again") as caught:
+    with pytest.warns(TwiceproofWarning, match=r"^retention=.*runs again"):
         Policy(retention=retention)
+
+
+def test_the_warning_points_at_the_line_that_says_it():
+    """R33: and not into this library."""
+    with pytest.warns(TwiceproofWarning) as caught:
+        Policy(retention=3_600)
     assert caught[0].filename == __file__
 
 
@@ -180,6 +186,7 @@ def test_a_record_rule_must_not_be_asynchronous():
     [
         ("retensions", "there is no option retensions; did you mean retention?"),
         ("guarentee", "there is no option guarentee; did you mean guarantee?"),
+        ("reconcile_time", "there is no option reconcile_time; did you mean reconcile_timeout?"),
         ("xyz", "there is no option xyz; there are aliases, drop_headers, "),
     ],
 )
@@ -209,6 +216,7 @@ def test_a_policy_is_plain_data_that_does_not_change():
     assert (policy.keep_headers, policy.drop_headers) == (frozenset({"date"}), frozenset({"etag"}))
     assert policy.released_statuses == frozenset({402})
     assert make_policy({"released_statuses": [402]}) == Policy(released_statuses=frozenset({402}))
+    assert Policy(released_statuses=frozenset({400, 599})).released_statuses == {400, 599}
     with pytest.raises(FrozenInstanceError):
         policy.lease = 1  # type: ignore[misc]
 

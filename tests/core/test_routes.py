@@ -35,6 +35,7 @@ def test_a_table_covers_what_it_names_and_nothing_else():
         ("POST", b"/other"): None,
     }
     routes, whole = Routes(table), Routes({**table, "*": D})
+    assert (routes.table, routes.policies, routes.rest) == (True, table, None)
     assert {case: routes.match(*case) for case in cases} == cases
     assert {case: whole.match(*case) for case in cases} == {case: found or D for case, found in cases.items()}
 
@@ -55,6 +56,14 @@ def test_a_literal_wins_over_a_placeholder_and_that_over_the_rest(turned):
     assert [routes.match("POST", path) for path in (b"/a/b", b"/a/c", b"/a/c/d", b"/a/")] == [C, B, A, A]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_earlier_literal_wins(turned):
+    """Segment by segment, in whichever order the rows stand."""
+    table = {"POST /{x}/b": A, "POST /a/{y}": B}
+    routes = Routes(dict(reversed(table.items())) if turned else table)
+    assert [routes.match("POST", path) for path in (b"/a/b", b"/c/b", b"/a/c")] == [B, A, B]
+
+
 def test_equals_are_tried_in_order():
     """The first row that fits."""
     assert Routes({"POST /{x}-a": A, "POST /b-{y}": B}).match("POST", b"/b-a") == A
@@ -68,6 +77,11 @@ def test_paths_are_compared_as_they_are_scoped():
     assert routes.match("POST", b"/caf\xc3\xa9/1%2F2") == A
     assert routes.match("POST", b"/%61%7cb") == B
     assert routes.match("POST", b"/a%7Cb?query=1") == B
+
+
+def test_the_rest_of_a_path_is_all_of_it():
+    """R10: whatever bytes a server lets through, none of them takes a request out of its row."""
+    assert Routes({"POST /a/{x:path}": A}).match("POST", b"/a/b\n/c\r\xff") == A
 
 
 def test_another_method_needs_a_policy_that_covers_it():
@@ -93,17 +107,20 @@ def test_another_method_needs_a_policy_that_covers_it():
         ({"POST a": A}, "a row of the policy table is 'METHOD /path' or '*', not 'POST a'"),
         ({"POST": A}, "a row of the policy table is 'METHOD /path' or '*', not 'POST'"),
         ({"POST  /a": A}, "a row of the policy table is 'METHOD /path' or '*', not 'POST  /a'"),
+        ({"POST /a b": A}, "a row of the policy table is 'METHOD /path' or '*', not 'POST /a b'"),
         ({5: A}, "a row of the policy table is 'METHOD /path' or '*', not 5"),
         ({"POST /a/{x:int}": A}, "'POST /a/{x:int}' has a brace that is no placeholder"),
         ({"POST /a/{}": A}, "'POST /a/{}' has a brace that is no placeholder"),
         ({"POST /a/x}": A}, "'POST /a/x}' has a brace that is no placeholder"),
+        ({"POST /a/{x": A}, "'POST /a/{x' has a brace that is no placeholder"),
+        ({"POST /a/}{x}": A}, "'POST /a/}{x}' has a brace that is no placeholder"),
         (
             {"POST /{x:path}/b": A},
             "{x:path} takes the rest of the path and must be the last part of 'POST /{x:path}/b'",
         ),
         ({"POST /{x:path}b": A}, "{x:path} takes the rest of the path and must be the last part"),
     ],
-    ids=[f"row {n}" for n in range(15)],
+    ids=[f"row {n}" for n in range(18)],
 )
 def test_a_table_that_means_nothing_is_refused(table, sentence):
     """With one sentence that says what to write."""
@@ -158,10 +175,11 @@ def test_the_table_finds_what_reading_it_by_hand_finds(templates, path):
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ({}, "covers nothing"),
+        ({}, "^the policy table is empty and covers nothing; name an operation, or '\\*'$"),
         ({"POST /a?x=1": A}, "has no query"),
+        ({"POST /a#b": A}, "has no query"),
         ({"POST /a/*": A}, "wildcards are"),
-        ({"POST /{a}": A, "POST /{b}": B}, "are the same row"),
+        ({"POST /{a}": A, "POST /{b}": B}, r"'POST /\{a\}' and 'POST /\{b\}' are the same row"),
     ],
 )
 def test_a_row_that_could_never_decide_is_refused(table, sentence):

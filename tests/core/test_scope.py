@@ -1,5 +1,8 @@
 """Who asks for what: scopes, record ids, principals (R12, R14-R16, R54)."""
 
+import hashlib
+import hmac
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,26 +54,28 @@ def test_principals_and_keys_are_stored_as_digests_only():
     assert len({scope.principal for scope in scopes}) == len({scope.key for scope in scopes}) == 3
 
 
-def test_the_digests_are_these():
-    """R53: records of this release are found by the next."""
-    import hashlib
-    import hmac
-
-    scope = make_scope(Site("shop", b"secret"), "alice", "POST /orders", "/orders", "key-1")
-    assert scope.principal == hmac.digest(b"secret", b"alice", "sha256")
-    assert scope.key == hmac.digest(b"secret", b"key-1", "sha256")
+@pytest.mark.parametrize("secret", [b"secret", b"s" * 64, b"s" * 65, b"s" * 200], ids=len)
+def test_the_digests_are_these(secret):
+    """R53: records of this release are found by the next, under secrets of any length."""
+    scope = make_scope(Site("shop", secret), "alice", "POST /orders", "/orders", "key-1")
+    assert scope.principal == hmac.digest(secret, b"alice", "sha256")
+    assert scope.key == hmac.digest(secret, b"key-1", "sha256")
     framed = b"\0\0\0\x04\0\0\0\x0cshopPOST /orders" + scope.principal + scope.key
     assert scope.id == hashlib.sha256(framed).digest()
+    assert (scope.operation, scope.path) == ("POST /orders", "/orders")
 
 
 def test_remembered_principals_are_bounded():
     """A million accounts take no more memory than a thousand, and each keeps its digest."""
     site = Site("n")
     first = site.principal("0")
+    sizes = set()
     for n in range(2 * MOST_PRINCIPALS):
         site.principal(str(n))
-    assert len(site._principals) <= MOST_PRINCIPALS
+        sizes.add(len(site._principals))
+    assert sizes == set(range(1, MOST_PRINCIPALS + 1))
     assert site.principal("0") == first == site.digest("0")
+    assert site.principal("0") is site.principal("0")
 
 
 def test_a_principal_may_be_any_text():
@@ -116,5 +121,5 @@ def test_other_schemes_are_static(scheme):
 
 
 def test_anonymous_is_one_space_for_all():
-    """R12: only where somebody chose it."""
-    assert anonymous([]) == anonymous(authorization(b"Bearer x"))
+    """R12: only where somebody chose it. R53: its name is part of the ids of records."""
+    assert anonymous([]) == anonymous(authorization(b"Bearer x")) == "anonymous"

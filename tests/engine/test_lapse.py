@@ -61,7 +61,7 @@ def test_a_take_over_needs_both_guarantees(lost, before, now):
 
 @pytest.mark.parametrize("policy", [ONCE, TWICE], ids=["at most once", "at least once"])
 def test_no_key_is_in_progress_for_longer_than_a_lease_after_a_death(lost, policy):
-    """R29: 409 until the lease ends, and from then on something else."""
+    """R29, B05: 409 until the lease ends, and from then on something else."""
     before, _, after = lost(policy, lapsed=False)
     before.world.clock.pass_(29.999)
     assert brief(after.handle(policy)) == (409, "in-progress", False)

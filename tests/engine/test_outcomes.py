@@ -28,6 +28,16 @@ def test_successes_and_refusals_are_stored_as_they_were(bench, policy, status):
     assert again.header(b"content-length") == (b"4" if body else None)
 
 
+@pytest.mark.parametrize("policy", [ONCE, TWICE], ids=["at most once", "at least once"])
+def test_a_corrected_request_needs_a_new_key_and_is_told_so(bench, policy):
+    """R24, R36, B22: never the stale refusal as if it were the answer to the correction."""
+    bench.handle(policy, answering(400, b"wrong code"), body=b'{"otp":"0000"}')
+    corrected = bench.handle(policy, body=b'{"otp":"1234"}')
+    assert brief(corrected) == (422, "idempotency-key-reuse", False)
+    assert b"a new intent needs a new key" in (corrected.body or b"")
+    assert brief(bench.handle(policy, body=b'{"otp":"1234"}', key="key-2")) == (201, "", False)
+
+
 @pytest.mark.parametrize("status", GATES)
 @pytest.mark.parametrize("policy", [ONCE, TWICE], ids=["at most once", "at least once"])
 def test_gates_free_the_key(bench, policy, status):

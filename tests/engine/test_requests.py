@@ -123,6 +123,35 @@ def test_another_payload_is_refused_in_every_state_and_the_first_still_replays(b
     assert brief(bench.handle(body=b'{"secret":"MARKER"}')) == expected
 
 
+@pytest.mark.parametrize(
+    ("first", "again", "other"),
+    [
+        pytest.param(
+            (b"", b'{"a":1,"b":{"c":2,"d":3}}'),
+            (b"", b'{ "b": {"d":3,"c":2}, "a":1 }\n'),
+            (b"", b'{"a":1,"b":{"c":3,"d":2}}'),
+            id="members",
+        ),
+        pytest.param((b"", b"[1,2]"), (b"", b"[1, 2]"), (b"", b"[2,1]"), id="elements"),
+        pytest.param((b"a=1&b=2", b"{}"), (b"b=2&a=1", b"{}"), (b"a=2&b=1", b"{}"), id="query order"),
+        pytest.param((b"dry=1", b"{}"), (b"dry=1", b"{}"), (b"", b"{}"), id="query gone"),
+    ],
+)
+def test_the_same_meaning_is_replayed_and_another_one_refused(bench, first, again, other):
+    """R17-R19, R24, B13, B15: neither order nor space of names is content, order of elements and each pair is."""
+
+    def sent(query, body):
+        request = bench.request(body=body)
+        return bench.handle(request=Request("POST", request.raw_path, query, request.headers, body))
+
+    assert [brief(sent(*one)) for one in (first, again, other)] == [
+        (201, "", False),
+        (201, "", True),
+        (422, "idempotency-key-reuse", False),
+    ]
+    assert bench.effects == 1
+
+
 def test_another_account_has_the_key_to_itself(bench):
     """R15, B18: nothing tells that the key exists elsewhere."""
     mine, hers = bench.handle(principal="alice"), bench.handle(principal="bob")

@@ -45,7 +45,7 @@ def without(capability):
 
 
 def test_a_retry_gets_the_first_answer_again_and_nothing_runs(served, key):
-    """R21, R25, R46: status, bytes and fields are kept, Set-Cookie is not, and only the replay bears the marker."""
+    """R21, R25, R46, B05, B26, B29: status, bytes and fields are kept, Set-Cookie is not; only the replay is marked."""
     before = served.effects
     first, again = served.post(key), served.post(key)
     assert (first.brief[:2], again.brief, served.effects - before) == ((201, False), (201, True, first.body), 1)
@@ -60,7 +60,7 @@ def test_a_retry_gets_the_first_answer_again_and_nothing_runs(served, key):
 
 
 def test_of_twenty_duplicates_released_together_one_takes_effect(served, key):
-    """R22, R23: their last bytes go out at once and the handler is held; the others replay, or are told to wait."""
+    """R22, R23, B01, B04: their last bytes go out at once, the handler is held; others replay or are told to wait."""
     before = served.effects
     replies = served.together(request(key, path="/slow", x_gate=key), 20)
     served.until("effects", before + 1)
@@ -75,7 +75,7 @@ def test_of_twenty_duplicates_released_together_one_takes_effect(served, key):
 
 @only("keep-alive")
 def test_a_connection_goes_on_after_a_replay_and_a_refusal(served, key):
-    """R52: each answer ends where its framing says, so that the next one on the connection is its own."""
+    """R52, B28: each answer ends where its framing says, so that the next one on the connection is its own."""
     before = served.effects
     with served.connect() as connection:
         replies = [
@@ -97,7 +97,7 @@ def test_a_connection_goes_on_after_a_replay_and_a_refusal(served, key):
 
 @only("keep-alive")
 def test_requests_that_follow_without_waiting_are_answered_in_turn(served, key):
-    """R25, R52: a duplicate and a refused one, sent with the first in one piece."""
+    """R25, R52, B28: a duplicate and a refused one, sent with the first in one piece."""
     before = served.effects
     with served.connect() as connection:
         connection.send(request(key) + request(key) + request(key, body=OTHER) + request(key + "-next"))
@@ -113,7 +113,7 @@ def test_requests_that_follow_without_waiting_are_answered_in_turn(served, key):
 
 @only("concurrent")
 def test_while_the_first_runs_others_are_told_what_to_do(served, key):
-    """R23, R24: a duplicate to come again, another payload that the key is taken."""
+    """R23, R24, B01: a duplicate to come again, another payload that the key is taken."""
     before = served.effects
     options = {"path": "/slow", "x_gate": key}
     with served.connect() as connection:
@@ -163,7 +163,7 @@ def test_another_payload_is_refused_and_the_original_still_replays(served, key):
     ],
 )
 def test_a_key_that_is_missing_or_bad_is_refused_with_no_effect(served, field, code):
-    """R6, R8."""
+    """R6, R8, B31, B33."""
     before = served.effects
     reply = served.post(field)
     assert (reply.status, reply.code, reply.whole, served.effects - before) == (400, code, True, 0)
@@ -171,7 +171,7 @@ def test_a_key_that_is_missing_or_bad_is_refused_with_no_effect(served, field, c
 
 @pytest.mark.parametrize("equal", [True, False])
 def test_a_key_on_two_lines_is_refused(served, key, equal):
-    """R3: whether the server shows the lines apart or joins them."""
+    """R3, B31: whether the server shows the lines apart or joins them."""
     before = served.effects
     line = f"idempotency-key: {key}\r\n".encode()
     second = line if equal else line.replace(key.encode(), b"another")
@@ -199,7 +199,7 @@ def test_a_safe_method_is_untouched(served, key, method):
 
 @only("chunked")
 def test_a_chunked_body_is_compared_like_any_other(served, key):
-    """R19: how it is framed never matters, what it says always does."""
+    """R19, B43: how it is framed never matters, what it says always does."""
     before = served.effects
     first = served.post(key, chunked=True)
     assert first.json["sha256"] == hashlib.sha256(b'{"n":1}').hexdigest()
@@ -210,7 +210,7 @@ def test_a_chunked_body_is_compared_like_any_other(served, key):
 
 @without("chunked")
 def test_a_chunked_body_that_never_reaches_the_door_is_refused(served, key):
-    """R52: a request whose body can't be seen is never taken for one without a body."""
+    """R52, B43: a request whose body can't be seen is never taken for one without a body."""
     before = served.effects
     first = served.post(key)
     chunked = [served.post(key + suffix, body=OTHER, chunked=True) for suffix in ("", "-new")]
@@ -264,7 +264,7 @@ def test_a_body_beside_an_upgrade_is_delivered(served, key):
 
 
 def test_a_stream_arrives_as_it_is_made_and_replays_whole(served, key):
-    """R43, R52: its end is made only after the client has its beginning."""
+    """R43, R52, B05: its end is made only after the client has its beginning."""
     before = served.effects
     with served.connect() as connection:
         connection.send(request(key, path="/stream", x_gate=key))
@@ -305,7 +305,7 @@ def test_a_stream_whose_client_leaves_is_replayed_whole_or_not_at_all(served, ke
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_an_answer_without_a_body_replays_without_one(served, key, status):
-    """R25, R35: nothing follows its head, which tells of no other length than the first one did."""
+    """R25, R35, B05, B25: nothing follows its head, which tells of no other length than the first one did."""
     before = served.effects
     data = request(key, path=f"/status/{status}", connection="close")
     seen = [served.raw(data).split(b"\r\n\r\n", 1) for _ in range(2)]
@@ -345,7 +345,7 @@ def test_a_handler_that_fails_is_not_run_again(served, key):
 
 
 def test_a_client_that_leaves_in_mid_handler_finds_its_answer_later(served, key):
-    """R44, R45: the handler runs to its end, once."""
+    """R44, R45, B06: the handler runs to its end, once."""
     before = served.effects
     with served.connect() as connection:
         connection.send(request(key, path="/slow", x_gate=key))
@@ -357,7 +357,7 @@ def test_a_client_that_leaves_in_mid_handler_finds_its_answer_later(served, key)
 
 @only("background")
 def test_a_retry_does_not_wait_for_the_work_behind_an_answer(served, key):
-    """R51: it replays while that work is held, and the work is done once."""
+    """R51, B20, B44: it replays while that work is held, and the work is done once."""
     works = served.folder / "works"
     before = count(works)
     first, again = (served.post(key, path="/background", x_gate=key) for _ in range(2))
@@ -370,7 +370,7 @@ def test_a_retry_does_not_wait_for_the_work_behind_an_answer(served, key):
 
 @without("background")
 def test_what_closes_an_answer_happens_once(served, key):
-    """R51: with the first execution, and not with a replay."""
+    """R51, B44, B45: with the first execution, and not with a replay."""
     works = served.folder / "works"
     before = count(works)
     served.open(key)

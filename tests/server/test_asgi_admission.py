@@ -8,7 +8,7 @@ import pytest
 from tests.support.asgi_client import Answer, Client, Counted, http_scope, in_loop, keyed, post
 from tests.support.asgi_door import Door, SteeredStore
 from twiceproof import Policy, TwiceproofWarning
-from twiceproof.server.asgi import by_authorization
+from twiceproof.server.asgi import anonymous, by_authorization
 
 KEY = b"idempotency-key"
 
@@ -102,7 +102,7 @@ async def test_an_alias_names_the_same_key_and_may_not_contradict():
 
 @in_loop
 async def test_quoted_bare_and_parametrised_spellings_are_one_key():
-    """R4, R5, R7."""
+    """R4, R5, R7, B33."""
     app = Counted()
     async with Door(app) as door:
         answers = [await post(door, spelling) for spelling in ('"abc"', "abc", '"abc";p=1', '"abc"; q="x"')]
@@ -112,7 +112,7 @@ async def test_quoted_bare_and_parametrised_spellings_are_one_key():
 
 @in_loop
 async def test_the_strict_syntax_refuses_a_bare_key():
-    """R5: the option."""
+    """R5, B33: the option."""
     app = Counted()
     async with Door(app, policy=Policy(syntax="strict")) as door:
         bare, quoted = await post(door, "abc"), await post(door, '"abc"')
@@ -179,8 +179,19 @@ async def test_an_error_of_the_resolver_reaches_the_server_and_nothing_runs():
 
 
 @in_loop
+async def test_the_anonymous_space_is_one_account_and_no_key_in_it_has_two_payloads():
+    """R12, R24, B19: chosen by name; whoever comes with the same key and another body gets nobody else's answer."""
+    app = Counted()
+    async with Door(app, principal=anonymous) as door:
+        mine = await post(door, "k1", body=b'{"who":"me"}')
+        other = await post(door, "k1", (b"x-forwarded-for", b"192.0.2.7"), body=b'{"who":"you"}')
+    assert (mine.status, other.status, other.code, app.effects) == (201, 422, "idempotency-key-reuse", 1)
+    assert b"me" not in other.body
+
+
+@in_loop
 async def test_a_static_credential_names_its_account():
-    """R12: by_authorization keeps two credentials apart; without one, or with two, it is 401."""
+    """R12, B18, B19: by_authorization keeps two credentials apart; without one, or with two, it is 401."""
     app = Counted()
     with pytest.warns(TwiceproofWarning, match="refreshed token"):
         door = Door(app, principal=by_authorization)

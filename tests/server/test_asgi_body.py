@@ -48,7 +48,7 @@ async def never(receive: Any) -> bytes:
 @pytest.mark.parametrize("count", [1, 3, 100])
 @in_loop
 async def test_the_handler_sees_the_identical_bytes_however_they_came_and_are_read(count, reader):
-    """R52: in 1, 3 or 100 chunks; read once, twice, as a stream or not at all; nothing hangs."""
+    """R52, B41: in 1, 3 or 100 chunks; read once, twice, as a stream or not at all; nothing hangs."""
 
     async def echo(scope: Any, receive: Any, send: Any) -> None:
         await respond(send, body=hashlib.sha256(await reader(receive)).digest())

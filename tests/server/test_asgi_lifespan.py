@@ -74,7 +74,7 @@ class Hooked(Counted):
 
 @in_loop
 async def test_the_store_opens_before_the_application_starts_and_closes_after_it_has_stopped():
-    """R41: the hooks of the application run inside the life of the store."""
+    """R41, B42: the hooks of the application run inside the life of the store."""
     store = SteeredStore()
     app = Hooked(store)
     server = Server(Door(app, store=store))

@@ -28,7 +28,7 @@ class Recorder:
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE", "QUERY", "post"])
 @in_loop
 async def test_other_methods_reach_the_application_untouched_whatever_key_they_bear(method):
-    """R1, R52: the application gets the server's own scope, receive and send; nothing is stored."""
+    """R1, R52, B59: the application gets the server's own scope, receive and send; nothing is stored."""
     app, store = Recorder(), SteeredStore()
     async with Door(app, store=store) as door:
         client = Client([b"x"])
@@ -45,7 +45,7 @@ async def test_other_methods_reach_the_application_untouched_whatever_key_they_b
 @pytest.mark.parametrize("type", ["websocket", "quic", "lifespan.other"])
 @in_loop
 async def test_other_scopes_reach_the_application_untouched(type):
-    """R52: a scope without method and headers breaks nothing."""
+    """R52, B42: a scope without method and headers breaks nothing."""
     app = Recorder({"type": "websocket.accept"}, {"type": "anything", "x": 1})
     async with Door(app) as door:
         client = Client([b"x"])
@@ -60,7 +60,7 @@ async def test_other_scopes_reach_the_application_untouched(type):
 
 @in_loop
 async def test_a_request_without_a_key_runs_each_time_and_leaves_nothing_behind():
-    """R9: no key, no deduplication, no marker, nothing in the store."""
+    """R9, B30: no key, no deduplication, no marker, nothing in the store."""
     app, store = Counted(), SteeredStore()
     async with Door(app, store=store) as door:
         answers = [await post(door, None) for _ in range(3)]

@@ -49,7 +49,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def test_of_fifty_duplicates_at_two_processes_one_runs(tmp_path):
-    """R22: over two server processes with one store."""
+    """R22, B04, B70: over two server processes with one store."""
     with (
         serving(folder=tmp_path, store=store(tmp_path)) as one,
         serving(folder=tmp_path, store=store(tmp_path), http="httptools") as two,
@@ -77,7 +77,7 @@ def test_of_fifty_duplicates_at_two_processes_one_runs(tmp_path):
 
 
 def test_a_process_that_has_refused_a_key_replays_it_once_another_process_is_done(tmp_path):
-    """R23, R25: nothing that may change is remembered in a process."""
+    """R23, R25, B39: nothing that may change is remembered in a process."""
     with (
         serving(folder=tmp_path, store=store(tmp_path)) as one,
         serving(folder=tmp_path, store=store(tmp_path)) as two,
@@ -100,7 +100,7 @@ def test_a_process_that_has_refused_a_key_replays_it_once_another_process_is_don
 def test_a_process_that_is_killed_in_mid_handler_leaves_what_its_guarantee_says(
     tmp_path, guarantee, status, code, effects
 ):
-    """CONTRACT 5, R27-R29: in progress for one lease at most, then unsettled, or run again by one retry."""
+    """CONTRACT 5, R27-R29, B05, B08: in progress for one lease at most, then unsettled, or run again by one retry."""
     policy = {"guarantee": guarantee, "lease": 1.0}
     with serving(policy, folder=tmp_path, store=store(tmp_path)) as one:
         with started(one, "k1", x_sleep="30"):
@@ -128,7 +128,7 @@ def test_a_process_that_is_killed_in_mid_handler_leaves_what_its_guarantee_says(
 
 
 def test_a_handler_that_outlives_three_leases_keeps_its_claim(tmp_path):
-    """R31: renewed while it runs, also where the lapse would let a retry run; one effect."""
+    """R31, B10: renewed while it runs, also where the lapse would let a retry run; one effect."""
     policy = {"guarantee": "at_least_once", "lease": 0.5}
     with serving(policy, folder=tmp_path, store=store(tmp_path)) as server:
         with started(server, "k1", x_sleep="1.8") as connection:
@@ -195,7 +195,7 @@ def test_a_store_that_can_not_be_reached_at_the_claim_is_told_and_burns_no_key(t
 
 
 def test_a_store_that_can_not_be_reached_at_the_end_holds_no_answer_back(tmp_path):
-    """R47: 201 is delivered, the record is written when the store is back, and the retry replays it."""
+    """R47, B12: 201 is delivered, the record is written when the store is back, and the retry replays it."""
     with serving(folder=tmp_path, store=store(tmp_path), store_timeout=0.3) as server:
         server.post("warm")
         with started(server, "k1", x_sleep="0.3") as connection, locked(tmp_path):

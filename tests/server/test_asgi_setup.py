@@ -25,7 +25,7 @@ def protect(app: Any, **options: Any) -> IdempotencyMiddleware:
 
 
 def test_the_principal_has_no_default_and_its_absence_names_the_three_choices():
-    """R12."""
+    """R12, B18, B19."""
     with pytest.raises(ConfigurationError) as caught:
         IdempotencyMiddleware(Counted(), store="memory://", accept_volatile=True)
     sentence = str(caught.value)

@@ -38,7 +38,7 @@ def settled(server: Server, key: str, **options: str) -> Reply:
 
 
 def test_a_first_answer_is_the_bare_applications_byte_for_byte(server, key):
-    """R52: the same head and body on the wire, but for the moment and the process."""
+    """R52, B27: the same head and body on the wire, but for the moment and the process."""
     with serving(bare=True, http=server.http) as bare:
         expected = bare.post(key, x_mode="empty")
     seen = server.post(key, x_mode="empty")
@@ -74,7 +74,7 @@ def test_every_status_is_replayed_over_one_connection_that_stays_usable(server, 
 
 
 def test_two_requests_in_one_piece_get_two_well_formed_answers(server, key):
-    """R25: a chunked first answer, then its replay and an uncovered request, pipelined."""
+    """R25, B28: a chunked first answer, then its replay and an uncovered request, pipelined."""
     with server.connect() as connection:
         first = connection.post(key, x_mode="stream")
         connection.send(request(key, x_mode="stream") + request(None))
@@ -90,7 +90,7 @@ def test_two_requests_in_one_piece_get_two_well_formed_answers(server, key):
 
 @pytest.mark.parametrize("name", ["idempotency-key", "IDEMPOTENCY-KEY", "Idempotency-Key"])
 def test_the_field_is_found_in_any_case_and_spelling(server, key, name):
-    """R2, R4, R5: one key, one effect."""
+    """R2, R4, R5, B32, B33: one key, one effect."""
     before = server.effects
     with server.connect() as connection:
         replies = []
@@ -118,7 +118,7 @@ def test_the_field_is_found_in_any_case_and_spelling(server, key, name):
     ],
 )
 def test_a_key_that_can_not_be_used_is_refused_and_the_connection_goes_on(server, lines):
-    """R3, R6: with a body that nobody has read, the next request is answered or the connection is closed cleanly."""
+    """R3, R6, B31: a body that nobody has read disturbs neither the answer nor the next request."""
     before = server.effects
     fields = "".join(f"idempotency-key: {line}\r\n" for line in lines)
     with server.connect() as connection:
@@ -144,7 +144,7 @@ def test_a_body_of_any_size_arrives_whole_and_is_compared_whole(server, key, chu
 
 
 def test_a_client_that_expects_to_be_told_to_go_on_is_told(server, key):
-    """R52: 100 Continue comes when the body is wanted, and does not where the request is refused by its head."""
+    """R52, B41: 100 Continue comes when the body is wanted, and does not where the request is refused by its head."""
     wanted = request(key, b"12345", expect="100-continue")
     refused = request("a,b", b"12345", expect="100-continue")
     with server.connect() as connection:
@@ -229,7 +229,7 @@ def test_a_duplicate_is_told_when_to_come_again_while_the_first_runs(server, key
 
 
 def test_background_work_runs_once_and_after_the_answer_whatever_the_client_does(server, key):
-    """R51: its client leaves at once, a retry replays while the work is still to come."""
+    """R51, B44: its client leaves at once, a retry replays while the work is still to come."""
     before = server.counts()["works"]
     server.post(key, x_mode="background")
     again = server.post(key, x_mode="background")
@@ -289,7 +289,7 @@ def test_an_application_that_fails_is_answered_by_the_server_and_not_run_again(s
 
 
 def test_of_fifty_duplicates_whose_last_bytes_go_out_together_one_runs(server, key):
-    """R22: 50 connections, one effect; the others are told in-progress or given the answer."""
+    """R22, B01, B04: 50 connections, one effect; the others are told in-progress or given the answer."""
     before = server.effects
     data = request(key, x_sleep="0.1")
     connections = [server.connect() for _ in range(50)]
@@ -311,7 +311,7 @@ def test_of_fifty_duplicates_whose_last_bytes_go_out_together_one_runs(server, k
 
 
 def test_starting_and_stopping_reach_the_application_and_so_do_websockets(tmp_path):
-    """R41, R52: its hooks run once each, and a socket echoes."""
+    """R41, R52, B42: its hooks run once each, and a socket echoes."""
     from websockets.sync.client import connect
 
     with serving(folder=tmp_path) as server:

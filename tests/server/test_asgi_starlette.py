@@ -44,7 +44,7 @@ def service(stack: list[Middleware], endpoint: Any) -> Starlette:
 
 @in_loop
 async def test_an_answer_is_replayed_and_its_background_task_is_not_run_again(stack):
-    """R25, R51: once, after the first answer; the replay passes the same outer middleware."""
+    """R25, R51, B44: once, after the first answer; the replay passes the same outer middleware."""
     ran: list[str] = []
 
     async def create(request: Request) -> Response:
@@ -156,7 +156,7 @@ async def test_a_streaming_response_flows_and_replays(stack):
 @pytest.mark.parametrize("spec", ["2.3", "2.4"])
 @in_loop
 async def test_a_streaming_response_ends_when_its_client_leaves_and_is_closed_once(spec):
-    """R44, R50: by the disconnect or by the error of send, as the server has it; not stored as finished."""
+    """R44, R50, B45: by the disconnect or by the error of send, as the server has it; not stored as finished."""
     closed: list[str] = []
 
     async def parts() -> Any:
@@ -213,7 +213,7 @@ async def test_a_handler_that_asks_whether_its_client_is_gone_is_told_that_it_is
 
 @in_loop
 async def test_a_file_response_replays_where_the_application_reads_the_file_and_not_where_the_server_does(tmp_path):
-    """R26, R43: with pathsend we never see the bytes."""
+    """R26, R43, B05: with pathsend we never see the bytes."""
     path = tmp_path / "report.txt"
     path.write_bytes(b"report" * 20_000)
 
@@ -231,7 +231,7 @@ async def test_a_file_response_replays_where_the_application_reads_the_file_and_
 
 @in_loop
 async def test_a_body_is_read_by_whichever_means_starlette_offers(stack):
-    """R52: as a whole, as JSON and again, as a stream: what was sent, in one piece or several."""
+    """R52, B41: as a whole, as JSON and again, as a stream: what was sent, in one piece or several."""
 
     async def create(request: Request) -> Response:
         if request.headers["content-type"] == "application/json":

@@ -24,7 +24,7 @@ def outcome(answer: Answer) -> tuple[int, bool, str]:
 
 @in_loop
 async def test_streamed_and_file_answers_replay_if_they_are_small(tmp_path):
-    """R43: StreamingResponse, FileResponse and a redirect are passed on as they come, and stored like any other."""
+    """R43, B05: StreamingResponse, FileResponse and a redirect are passed on as they come, and stored like others."""
     file = tmp_path / "file.txt"
     file.write_bytes(b"file")
     async with Service() as service:
@@ -51,6 +51,26 @@ async def test_streamed_and_file_answers_replay_if_they_are_small(tmp_path):
     ]
     assert answers[5].all("location") == [b"/o/1"]
     assert service.effects == 3
+
+
+@in_loop
+async def test_a_file_that_the_server_sends_by_itself_is_given_once(tmp_path):
+    """R26, R52, B05: with pathsend nobody here sees its bytes; the message passes as it is, and the retry is told."""
+    file = tmp_path / "file.txt"
+    file.write_bytes(b"file")
+    extensions: dict[str, Any] = {"http.response.pathsend": {}}
+    async with Service() as service:
+
+        @service.app.post("/orders")
+        @service.idempotency.operation()
+        async def create() -> FileResponse:
+            service.effect()
+            return FileResponse(file, 201)
+
+        first, again = [await post(service, "k", extensions=extensions) for _ in range(2)]
+    assert first.messages[-1] == {"type": "http.response.pathsend", "path": str(file)}
+    assert [outcome(first), outcome(again)] == [(201, False, ""), (409, False, "replay-unavailable")]
+    assert service.effects == 1
 
 
 @in_loop

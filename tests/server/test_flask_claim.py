@@ -82,7 +82,7 @@ def test_the_principal_may_refuse_by_itself():
 
 @pytest.mark.parametrize("nobody", [None, ""])
 def test_nobody_is_401_and_never_the_anonymous_space(nobody):
-    """R12: before what is wrong with the key is told."""
+    """R12, B19: before what is wrong with the key is told."""
     with with_orders(Service(lambda: nobody)) as service:
         seen = service.post(), service.post(key="k1,k2")
         assert ([one.status for one in seen], service.effects, service.faults.calls) == ([401, 401], 0, [])

@@ -271,7 +271,7 @@ def _joined(values: Iterable[str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    return quote(value, safe="/~", errors="surrogatepass")
+    return quote(value, errors="surrogatepass")  # "/" stays, for pointers
 
 
 def _split(text: str | None) -> tuple[str, ...]:

@@ -205,7 +205,7 @@ def make_policy(options: Mapping[str, Any]) -> Policy:
 def unknown_option(name: str, known: Iterable[str]) -> str:
     """Return the sentence about an option that does not exist."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known)  # the nearest first
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     return f"there is no option {name}; {hint}"
 

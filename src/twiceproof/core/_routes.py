@@ -74,7 +74,7 @@ class Routes:
 
 
 def _row(name: object, policy: Policy | None) -> _Row:
-    method, _, template = name.partition(" ") if isinstance(name, str) else ("", "", "")
+    method, _, template = str(name).partition(" ")
     if not isinstance(name, str) or not method.isupper() or not template.startswith("/") or " " in template:
         msg = f"a row of the policy table is 'METHOD /path' or '*', not {name!r}"
         raise ConfigurationError(msg)
