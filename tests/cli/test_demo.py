@@ -11,7 +11,8 @@ import click
 import pytest
 
 from tests.support.demo_processes import MARK, ROOT, Demo, marked, wait_until
-from twiceproof.cli._demo.run import CannotRun, play, service
+from twiceproof.cli._demo.place import CannotRun
+from twiceproof.cli._demo.run import play, service
 from twiceproof.cli._demo.scenes import SCENES
 from twiceproof.cli._demo.wire import Wire
 from twiceproof.cli._output import Cannot

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.demo_processes import ROOT, Demo, wait_until
-from twiceproof.cli._demo.run import SERVERS, CannotRun, play, service
+from twiceproof.cli._demo.place import CannotRun
+from twiceproof.cli._demo.run import SERVERS, play, service
 from twiceproof.cli._demo.scenes import SCENES
 from twiceproof.cli.demo import demo
 
@@ -94,11 +95,33 @@ def test_the_scenes_can_fail_on_flask(monkeypatch):
     assert [alive(pid) for pid in workers] == [False, False]
 
 
+def test_the_service_refuses_what_no_account_may_ask(monkeypatch):
+    """As real ones do: nobody is 401, nonsense is 422, and a token is revoked by its own account only."""
+    monkeypatch.chdir(ROOT)
+    good = {"intent": "i", "to": "bob", "amount": 1}
+    with service(0, "twiceproof.cli._demo.service_flask:make_app()", "flask") as stage:
+
+        def sent(method, target, document=None, token="demo-alice", key="k"):
+            fields = [("Content-Type", "application/json"), ("Authorization", f"Bearer {token}")]
+            fields += [("Idempotency-Key", key)] if method == "POST" else []
+            return stage.wire.ask(method, target, fields, json.dumps(document).encode()).status
+
+        nobody = [sent("POST", "/transfers", good, token) for token in ("", "no-such-token")]
+        nonsense = [
+            sent("POST", "/transfers", document, key=f"k{n}")
+            for n, document in enumerate([{}, good | {"x": 1}, good | {"amount": 0}, good | {"to": 5}])
+        ]
+        others = sent("DELETE", "/tokens/demo-alice", token="demo-bob")
+        still = sent("POST", "/transfers", good)
+    assert (nobody, nonsense, others, still) == ([401, 401], [422] * 4, 204, 201)
+
+
 def test_a_service_that_cannot_start_says_why():
     """An application that fails at its import is not started again and again; its own error is the message."""
+    before = started_by(os.getpid())  # servers of other tests
     with pytest.raises(CannotRun, match="No module named 'no_such_module'"), service(0, "no_such_module:app", "flask"):
         raise AssertionError("unreachable")
-    assert started_by(os.getpid()) == set()
+    assert started_by(os.getpid()) - before == set()
 
 
 def test_the_servers_on_offer_are_those_there_are():

@@ -1,11 +1,12 @@
 """The demo's own HTTP client does to a connection what it says, and reads what came."""
 
+import select
 import socket
 from collections.abc import Iterator
 
 import pytest
 
-from twiceproof.cli._demo.wire import Lost, Reply, Wire, compose
+from twiceproof.cli._demo.wire import Lost, Reply, Sent, Wire, compose
 
 ANSWER = (
     b"HTTP/1.1 422 Unprocessable Entity\r\nContent-Type: application/problem+json\r\nX-Two: a\r\nX-Two: b\r\n"
@@ -111,6 +112,32 @@ def test_patience_ends(listener: socket.socket):
         Wire(f"http://127.0.0.1:{listener.getsockname()[1]}", patience=0.05).ask("GET", "/")
 
 
+def test_what_was_held_back_goes_at_the_latest_when_its_answer_is_wanted(listener: socket.socket, wire: Wire):
+    """A request that is never completed has no answer."""
+    sent = wire.send("POST", "/t", body=b"abc", hold=1)
+    with accepted(listener) as peer:
+        peer.sendall(ANSWER)
+        status = sent.reply().status
+        request = received(peer, len(compose("POST", "/t", [("Host", "{}:{}".format(*wire.address))], b"abc")))
+    assert (status, request[-3:]) == (422, b"abc")
+
+
+def test_a_connection_that_breaks_before_the_last_byte_is_lost(listener: socket.socket, wire: Wire):
+    """The other side is gone when what was held back should go."""
+    with wire.send("POST", "/t", body=b"abc", hold=1) as sent:
+        Sent(accepted(listener), b"").cut()
+        select.select([sent._connection], [], [], 20)
+        with pytest.raises(Lost, match="the connection broke before the request was sent"):
+            sent.release()
+
+
+def test_a_request_that_nobody_reads_is_lost(listener: socket.socket):
+    """It is larger than what the systems between hold."""
+    wire = Wire(f"http://127.0.0.1:{listener.getsockname()[1]}", patience=0.2)
+    with pytest.raises(Lost, match="the connection broke before the request was sent"):
+        wire.send("POST", "/t", body=bytes(50_000_000))
+
+
 def test_nobody_there_is_lost():
     """A service that is down is told in a sentence that names the address."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -128,6 +155,7 @@ def test_nobody_there_is_lost():
         (409, "application/problem+json", None, b'{"code": "replay-unavailable"}', "409 replay-unavailable"),
         (500, "application/problem+json", None, b'{"code": "outcome-unknown"}', "500 outcome-unknown"),
         (500, "text/plain", None, b"\xff", "500"),
+        (500, "application/problem+json", None, b"{", "500"),
         (500, "application/problem+json", None, b"[1]", "500"),
     ],
 )

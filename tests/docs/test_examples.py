@@ -3,8 +3,10 @@
 import subprocess
 import sys
 import types
+import uuid
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from tests.support.docs_pages import DOCS, PAGES, ROOT, Answer, blocks, command_lines, curl, name, send, served
@@ -69,6 +71,27 @@ def test_an_example_answers_the_curl_line_in_its_docstring(module, tmp_path):
     assert again == replace(first, replayed=True)
 
 
+def test_the_example_on_postgresql_moves_money_once(postgresql_server, tmp_path, monkeypatch):
+    """Prepared and served as its docstring says, and asked twice: one row, and the same answer."""
+    database = f"example_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database}")
+    url = postgresql_server.url.removesuffix("postgres") + database
+    monkeypatch.setenv("DATABASE_URL", url)
+    source = (ROOT / "examples" / "postgresql_app.py").read_text()
+    (tmp_path / "postgresql_app.py").write_text(source)
+    prepare = ["-m", "twiceproof.cli", "store", "init", url]
+    assert 'twiceproof store init "$DATABASE_URL"' in source
+    subprocess.run([sys.executable, *prepare], check=True, timeout=60, capture_output=True)
+    request = curl(source.split('"""')[1].partition("then twice:")[2].replace("\\\n", " ").strip())
+    with served("postgresql_app:app", tmp_path) as port:
+        first, again = send(port, request), send(port, request)
+    assert (first.status, first.body, first.replayed) == (201, '{"id":"tr_1","from":"alice"}', False)
+    assert again == replace(first, replayed=True)
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT payer, payee, amount FROM transfers").fetchall() == [("alice", "bob", 5)]
+
+
 @pytest.mark.parametrize(
     ("script", "printed"),
     [
@@ -111,6 +134,7 @@ def test_every_example_is_one_of_those_that_are_run():
         "custom_store.py",
         "fastapi_transfers.py",
         "flask_app.py",
+        "postgresql_app.py",
         "queue_worker.py",
         "reconcile_hook.py",
     }

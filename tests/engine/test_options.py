@@ -10,6 +10,7 @@ from twiceproof import AsyncEngine, ConfigurationError, Engine, Policy
 from twiceproof.engine._options import check_policy
 from twiceproof.stores import Capabilities
 from twiceproof.stores.memory import AsyncMemoryStore, MemoryStore
+from twiceproof.stores.sqlite import SqliteStore
 
 
 @pytest.fixture(params=[Engine, AsyncEngine], ids=["blocking", "async"])
@@ -168,7 +169,7 @@ def test_an_unknown_option_is_named_with_the_nearest_that_exists(kind, name, sen
     assert str(caught.value).startswith(sentence)
 
 
-@pytest.mark.parametrize("store", [None, 5, {}, "keys.db", "redis://x", Ellipsis], ids=repr)
+@pytest.mark.parametrize("store", [None, 5, {}, "keys.db", "rediz://x", Ellipsis], ids=repr)
 def test_a_store_must_be_one(kind, store):
     """A URL that a store understands, or a store."""
     with pytest.raises(ConfigurationError, match=r"store|URL"):
@@ -204,10 +205,21 @@ def test_a_blocking_engine_refuses_an_asynchronous_hook():
         bench.close()
 
 
-def test_what_an_operator_should_know_is_kept(kind):
-    """The store's own notices."""
+def test_what_an_operator_should_know_is_kept(kind, caplog):
+    """The store's own notices; that it forgets was accepted, and is no news."""
     [notice] = kind("memory://", accept_volatile=True).notices
     assert "forgets" in notice
+    assert caplog.records == []
+
+
+def test_what_an_operator_should_know_of_a_durable_store_is_logged(caplog, tmp_path, monkeypatch):
+    """R41: a warning each, at start-up, since nobody reads an attribute."""
+    monkeypatch.setattr(SqliteStore, "check", lambda _: ["It may lose the last second."])
+    engine = Engine(f"sqlite:///{tmp_path}/keys.db")
+    assert engine.notices == ("It may lose the last second.",)
+    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("twiceproof.engine", "WARNING", "It may lose the last second.")
+    ]
 
 
 def test_namespaces_keep_applications_apart_in_one_store(make):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import pytest
 from twiceproof.errors import StoreOutcomeUnknown, StoreUnavailable
 from twiceproof.stores import _lanes
 from twiceproof.stores._loop_lanes import LanesByLoop, LoopLanes
-from twiceproof.stores._thread_lanes import ThreadLanes
+from twiceproof.stores._thread_lanes import ThreadLanes, _Waiting
 
 
 @dataclass
@@ -338,6 +339,26 @@ def test_closed_lanes_still_answer_what_was_called_before(run):
     assert server.closed == 1
 
 
+def test_who_fetched_the_lanes_just_before_they_were_closed_is_answered(run):
+    """R41: on a connection for the moment, which is closed at once."""
+    server = Server()
+    server.gate.set()
+    if run is in_threads:
+        lanes = ThreadLanes[Verb](server.connect, "the server", size=1, timeout=5)
+        lanes.close()
+        answer = lanes.run(Verb(b"a"))
+    else:
+
+        async def main() -> object:
+            lanes = LoopLanes[Verb](server.connect_async, "the server", size=1, timeout=5)
+            lanes.close()
+            return await lanes.run(Verb(b"a"))
+
+        answer = asyncio.run(main())
+    assert answer == b"a"
+    assert (server.opened, server.closed) == (1, 1)
+
+
 def test_a_cancelled_caller_closes_its_own_connection_only():
     """R40: what it sent may have taken effect; the half-used connection is never used again."""
 
@@ -393,3 +414,112 @@ def test_each_event_loop_has_lanes_of_its_own():
 
     assert asyncio.run(close()) == 1
     lanes.close()
+
+
+class Interrupted(BaseException):
+    """What a signal's handler may raise in the middle of anything."""
+
+
+def test_an_interrupted_thread_leaves_its_turn_to_the_others():
+    """R40: a signal ends the wait of one; it would have led those who came after it, and they are answered."""
+    server = Server()
+    lanes = ThreadLanes[Verb](server.connect, "the server", size=1, timeout=5)
+    answers: list[object] = []
+
+    def one(id: bytes) -> None:
+        answers.append(lanes.run(Verb(id)))
+
+    threads = [threading.Thread(target=one, args=(id,), daemon=True) for id in (b"a", b"c")]
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    def others() -> None:
+        while not lanes._pile:
+            pass
+        threads[1].start()
+        while len(lanes._pile) < 2:
+            pass
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threads[0].start()
+        assert server.arrived.acquire(timeout=5)
+        signaller = threading.Thread(target=others)
+        signaller.start()
+        with pytest.raises(Interrupted):
+            lanes.run(Verb(b"b"))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        server.gate.set()
+    for thread in (signaller, *threads):
+        thread.join(10)
+    assert answers == [b"a", b"c"]
+    assert server.batches == [[b"a"], [b"c"]]
+    assert len(lanes._free) == 1
+
+
+def test_a_thread_that_is_interrupted_at_its_turn_still_takes_it():
+    """R40: the lane and those of its batch depend on it."""
+    server = Server()
+    server.gate.set()
+    lanes = ThreadLanes[Verb](server.connect, "the server", size=1, timeout=5)
+    slot = lanes._free.pop()
+    first, second = lanes._take(Verb(b"a")), lanes._take(Verb(b"b"))
+    assert isinstance(first, _Waiting)
+    assert isinstance(second, _Waiting)
+
+    class Lock:
+        def acquire(self, timeout: float = -1) -> bool:
+            lanes._pass_on(slot)
+            raise Interrupted
+
+        def release(self) -> None:
+            pass
+
+    first.told = Lock()  # type: ignore[assignment]  # a lock at which the interrupt comes
+    with pytest.raises(Interrupted):
+        lanes._awaited(first)
+    assert second.told.acquire(timeout=5)
+    assert second.answer == b"b"
+    assert server.batches == [[b"a", b"b"]]
+    assert lanes._free == [slot]
+
+
+def test_nothing_goes_out_for_a_crowd_that_was_cancelled():
+    """R40: a loop that ends cancels all its tasks at once; no batch begins for those who can't hear of it."""
+
+    async def main() -> tuple[list[list[bytes]], int]:
+        server = Server()
+        lanes = LoopLanes[Verb](server.connect_async, "the server", size=1, timeout=5)
+        tasks = [asyncio.ensure_future(lanes.run(Verb(id))) for id in (b"a", b"b", b"c")]
+        await asyncio.sleep(0.005)
+        for task in tasks:
+            task.cancel()
+        server.gate.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(answer, asyncio.CancelledError) for answer in answers)
+        await asyncio.sleep(0.005)
+        return server.batches, server.closed
+
+    assert asyncio.run(main()) == ([[b"a"]], 1)
+
+
+def test_the_lanes_of_a_loop_that_was_closed_are_closed_by_the_next():
+    """R41: also where a connection keeps its loop alive."""
+    server = Server()
+    server.gate.set()
+    lanes = LanesByLoop[Verb](server.connect_async, "the server", size=1, timeout=5)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def main() -> object:
+        loops.append(asyncio.get_running_loop())
+        return await lanes.here.run(Verb(b"a"))
+
+    assert [asyncio.run(main()) for _ in range(3)] == [b"a"] * 3
+    assert (server.opened, server.closed) == (3, 2)
+    lanes.close()
+    assert server.closed == 3
+    assert asyncio.run(main()) == b"a"  # asked for just before the end
+    assert (server.opened, server.closed) == (4, 4)

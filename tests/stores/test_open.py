@@ -81,7 +81,7 @@ def test_the_class_takes_a_url_too(tmp_path):
         ("", "'' is not a store URL"),
         ("keys.db", "is not a store URL; write sqlite:///keys.db"),
         ("sqlit:///keys.db", "did you mean 'sqlite'?"),
-        ("redis://localhost", "is not a store URL"),
+        ("mysql://localhost", "is not a store URL"),
         ("sqlite:keys.db", "is not a store URL"),
         ("sqlite://[keys.db", "is not a store URL"),
         ("sqlite://keys.db", "names a host; write sqlite:///keys.db with three slashes"),
@@ -116,7 +116,7 @@ def test_a_url_that_no_store_understands_is_a_sentence(opener, url, sentence):
 def test_a_password_is_not_repeated(opener):
     """A URL of another product by mistake: what stands before the @ stays out of logs."""
     with pytest.raises(ConfigurationError) as caught:
-        opener("postgresql://user:hunter2@db.example/keys")
+        opener("mysql://user:hunter2@db.example/keys")
     assert "hunter2" not in str(caught.value)
     assert "db.example" in str(caught.value)
 

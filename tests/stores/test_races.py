@@ -9,13 +9,16 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.stores.grounds import initialised
 from tests.stores.race_child import COLOURS, DUPLICATES
+from tests.stores.redis_support import own_prefix
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 8
@@ -26,9 +29,28 @@ def sqlite(request: pytest.FixtureRequest) -> str:
     return f"sqlite:///{request.getfixturevalue('tmp_path')}/keys.db"
 
 
+def postgresql(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue("postgresql_server").url
+    initialised(url)
+    return url
+
+
+def asyncpg(request: pytest.FixtureRequest) -> str:
+    return postgresql(request).replace("postgresql:", "postgresql+asyncpg:")
+
+
+def redis(request: pytest.FixtureRequest) -> str:
+    return f"{request.getfixturevalue('valkey_server').url}?prefix={own_prefix()}"
+
+
 STORES: dict[str, tuple[Callable[[pytest.FixtureRequest], str], str]] = {
     "sqlite, async": (sqlite, "async"),
     "sqlite": (sqlite, "blocking"),
+    "postgresql, async": (postgresql, "async"),
+    "postgresql": (postgresql, "blocking"),
+    "postgresql+asyncpg, async": (asyncpg, "async"),
+    "redis, async": (redis, "async"),
+    "redis": (redis, "blocking"),
 }
 
 
@@ -58,8 +80,9 @@ def racers(request, tmp_path) -> Iterator[tuple[list[subprocess.Popen[str]], Pat
 def test_duplicates_of_eight_processes_have_one_effect(racers):
     """R22, R23, R25, B01: one runs; every other answer is 409 or that one's replay, byte for byte; none is a 5xx."""
     children, effects = racers
+    cold = uuid.uuid4()
     for turn in range(ROUNDS):
-        key = f"key-{turn:06d}"
+        key = f"{cold}-{turn:06d}"
         for child in children:
             child.stdin.write(f"{key}\n")
             child.stdin.flush()

@@ -1,4 +1,4 @@
-"""The command line: ``twiceproof demo | keys | explain``."""
+"""The command line: ``twiceproof demo | keys | store | explain``."""
 
 from __future__ import annotations
 

@@ -266,10 +266,11 @@ def _engine(door: Any) -> AsyncEngine | Engine:
 
 
 def _store_name(engine: AsyncEngine | Engine) -> str:
-    """Return what the store is called, and its file where it has one."""
-    kind = type(engine.store).__name__.removeprefix("Async").removesuffix("Store").lower()
-    path = getattr(getattr(getattr(engine.store, "_database", None), "file", None), "path", None)
-    return kind if path is None else f"{kind}, {path}"
+    """Return what the store calls itself, and where it is if it says so."""
+    store = engine.store
+    if type(store).__str__ is object.__str__:
+        return type(store).__name__.removeprefix("Async").removesuffix("Store").lower()
+    return str(store)
 
 
 def _principal_name(door: object) -> str:

@@ -1,36 +1,25 @@
-"""``twiceproof keys forget`` and ``twiceproof keys purge``."""
+"""``twiceproof keys forget``."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from twiceproof.cli._operator import reason_option, refuse, refuse_newer, report
-from twiceproof.cli._output import log_operator, print_json, span
+from twiceproof.cli._output import span
 from twiceproof.cli._records import condition
 from twiceproof.cli._store import opened, parse_id, store_options
 from twiceproof.core._record import Fenced, Record, State
 
-if TYPE_CHECKING:
-    from twiceproof.stores import Store
-
-BATCH: Final = 1000
-FORGET_EPILOG: Final = """
+EPILOG: Final = """
 \b
 Examples:
   twiceproof keys forget sqlite:///keys.db 3f9a0c41d2e8 --reason "test data"
 """
-PURGE_EPILOG: Final = """
-\b
-Examples:
-  twiceproof keys purge sqlite:///keys.db
-  twiceproof keys purge sqlite:///keys.db --limit 100000 --json
-"""
 
 
-@click.command(epilog=FORGET_EPILOG)
+@click.command(epilog=EPILOG)
 @store_options
 @click.argument("id")
 @reason_option(required=True)
@@ -77,52 +66,3 @@ def _held(record: Record) -> tuple[str, str] | None:
         left = span(record.lease_until - record.now)
         return "lease-live", f"It is still in flight: its lease is live for {left}. Wait, or give --force."
     return None
-
-
-@click.command(epilog=PURGE_EPILOG)
-@store_options
-@reason_option(required=False)
-@click.option("--limit", type=click.IntRange(min=1), help="Delete at most that many.")
-def purge(url: str, timeout: float, reason: str | None, limit: int | None, *, as_json: bool) -> None:
-    """Delete the records that have expired, a thousand at a time.
-
-    This can't repeat an effect: their keys are new already, purged or not.
-    """
-    with opened(url, timeout) as store:
-        records, unsettled = _purge(store, limit)
-    log_operator("purge", records=records, unsettled=unsettled, reason=reason)
-    if as_json:
-        print_json(
-            {
-                "done": "purge",
-                "records": records,
-                "unsettled": unsettled,
-                "can_repeat_an_effect": False,
-                "reason": reason,
-            }
-        )
-        return
-    click.echo(f"Purged {records:,} expired records.")
-    if unsettled:
-        click.echo(
-            f"Of {unsettled:,} of them nobody ever learned the outcome; they were kept until unsettled_retention."
-        )
-    click.echo("This can't repeat an effect: their keys were new already.")
-
-
-def _purge(store: Store, limit: int | None) -> tuple[int, int]:
-    """Delete in steps that are short for everybody else, and show how far it is where somebody looks."""
-    records = unsettled = 0
-    show = sys.stderr.isatty()
-    while limit is None or records < limit:
-        size = BATCH if limit is None else min(BATCH, limit - records)
-        purged = store.purge(size)
-        records += purged.records
-        unsettled += purged.unsettled
-        if show:
-            click.echo(f"\r{records:,} purged", nl=False, err=True)
-        if purged.records < size:
-            break
-    if show:
-        click.echo("\r\x1b[K", nl=False, err=True)
-    return records, unsettled

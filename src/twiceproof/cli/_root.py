@@ -21,6 +21,7 @@ EPILOG: Final = """
 \b
 Examples:
   twiceproof keys list sqlite:///keys.db --state unsettled
+  twiceproof store check sqlite:///keys.db
   twiceproof explain app:app
 
 Every command takes --json and --help, and exits with 0 when it is done, 1 when it found something or refused,
@@ -65,6 +66,7 @@ def _quietly() -> Generator[None]:
             "twiceproof.cli.demo", "demo", "Play a payments API through every scene and count its effects.", "demo"
         ),
         "keys": Lazy("twiceproof.cli.keys", "keys", "List, show, resolve, forget and purge what a store keeps."),
+        "store": Lazy("twiceproof.cli.store", "store", "Prepare a store, try it, and clear it of what has expired."),
         "explain": Lazy("twiceproof.cli.explain", "explain", "Say what each operation of an application is promised."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 ID_BYTES: Final = 32
 SHORTEST_PREFIX: Final = 8
+_OTHER_NAMES: Final = {"postgres": "postgresql", "rediss": "redis", "valkey": "redis", "valkeys": "redis"}
+_SECRET: Final = re.compile(r"([?&][^=&]*(?:pass|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
 PAGE: Final = 100  # records read at once: each may bear an answer of a mebibyte
 
 _UNIT: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -66,27 +68,55 @@ def store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def made(url: str, timeout: float) -> Store:
+    """Return the store that a URL names, not opened; the exit code is 2 where it names none or a package is missing."""
+    try:
+        return open_store(url, timeout=timeout)
+    except (ConfigurationError, ImportError) as error:  # the latter says what to install
+        raise Cannot(str(error)) from None
+
+
 @contextlib.contextmanager
 def opened(url: str, timeout: float) -> Generator[Store]:
     """Open an existing store, close it afterwards, and map its errors to sentences (exit code 2)."""
-    try:
-        store = open_store(url, timeout=timeout)
-        if parse_url(url).scheme == "memory":
-            raise Cannot("A memory store lives inside the process that made it; there is nothing to see from here.")
-        check_file(url)
+    store = made(url, timeout)
+    if kind_of(url) == "memory":
+        raise Cannot("A memory store lives inside the process that made it; there is nothing to see from here.")
+    check_file(url)
+    with told(store):
         store.open()
-    except (ConfigurationError, UnknownFormat) as error:
-        raise Cannot(str(error)) from None
-    except StoreUnavailable as error:
-        raise _unavailable(error) from None
-    try:
         yield store
+
+
+@contextlib.contextmanager
+def told(store: Store) -> Generator[None]:
+    """Map what a store raises to sentences (exit code 2), and close it at the end."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise Cannot(str(error)) from None
     except StoreUnavailable as error:
         raise _unavailable(error) from None
     except UnknownFormat as error:
         raise Cannot(f"{error} Upgrade twiceproof to read it.") from None
     finally:
         store.close()
+
+
+def kind_of(url: str) -> str:
+    """Return what the store of a URL is called, whichever driver or transport the URL asks for."""
+    scheme = url.partition("://")[0].lower().partition("+")[0]
+    return _OTHER_NAMES.get(scheme, scheme)
+
+
+def shown_url(url: str) -> str:
+    """Return ``url`` without what could be a password: whoever reads a terminal or a log needs none."""
+    before, at, after = url.rpartition("@")
+    if at:
+        scheme, _, user = before.partition("://")
+        name, colon, _ = user.partition(":")
+        url = f"{scheme}://{name}{colon and ':…'}@{after}"
+    return _SECRET.sub(r"\1=…", url)
 
 
 def _unavailable(error: StoreUnavailable) -> Cannot:

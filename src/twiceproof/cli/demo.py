@@ -1,4 +1,4 @@
-"""``twiceproof demo``: a payments API on SQLite, played through every scene, its effects counted."""
+"""``twiceproof demo``: a payments API on a real store, played through every scene, its effects counted."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from twiceproof.cli._output import Cannot, print_json
+from twiceproof.cli._store import shown_url
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +31,7 @@ EPILOG: Final = """
 Examples:
   twiceproof demo
   twiceproof demo --server flask
+  twiceproof demo --store postgresql
   twiceproof demo --keep
   twiceproof demo --json > demo.json
 """
@@ -46,32 +48,44 @@ Examples:
     show_default=True,
     help="What the API is made with: FastAPI under uvicorn, or Flask under gunicorn.",
 )
+@click.option(
+    "--store",
+    default="sqlite",
+    show_default=True,
+    metavar="KIND|URL",
+    help="Where its keys are: sqlite, postgresql or redis, of the demo's own; or the URL of a store of yours.",
+)
 @click.option("--app", hidden=True, help="The service to play against, as that server imports it.")
 @click.pass_context
-def demo(ctx: click.Context, port: int | None, server: str, app: str | None, *, keep: bool, as_json: bool) -> None:
+def demo(
+    ctx: click.Context, port: int | None, server: str, store: str, app: str | None, *, keep: bool, as_json: bool
+) -> None:
     """Start a payments API with two worker processes, and play every scene against it over real sockets.
 
     Replies are lost, duplicates collide, workers are killed, the store goes away; what really happened is counted in
     the API's own books. It takes some 20 seconds, listens on loopback only, and leaves nothing behind.
 
+    --store postgresql and --store redis start a PostgreSQL or a Valkey for it, which is killed where the store goes
+    away, and ends with the demo. To a store of yours, by its URL, nothing is done but what an application does: its
+    schema is made, records are kept there until they expire, and the scenes that take the store away are left out.
+
     Exits with 1 where a scene differs from what is promised, with 2 where it can't run.
     """
-    from twiceproof.cli._demo.run import SERVERS, CannotRun, last_words, play, service
-    from twiceproof.cli._demo.scenes import SCENES
+    from twiceproof.cli._demo.place import CannotRun
+    from twiceproof.cli._demo.run import last_words, play, service
+    from twiceproof.cli._demo.scenes import SCENES, playable
 
-    missing = [name for name in (*SERVERS[server].needs, "rich") if find_spec(name) is None]
-    if missing:
-        raise Cannot(
-            f"'twiceproof demo' needs {' and '.join(missing)}, which this Python lacks; "
-            "install it with: pip install 'twiceproof[demo]'"
-        )
+    _check_packages(server, store)
     with _terminated(), contextlib.ExitStack() as stack:
         try:
-            stage = stack.enter_context(service(port, app, server))
+            stage = stack.enter_context(service(port, app, server, store))
         except CannotRun as error:
             raise Cannot(str(error)) from None
-        with _progress(len(SCENES)) as (before, after):
-            report = play(SCENES, stage, before, after)
+        scenes = playable(stage)
+        with _progress(len(scenes)) as (before, after):
+            report = play(scenes, stage, before, after)
+        if len(scenes) < len(SCENES):
+            click.echo(f"{len(SCENES) - len(scenes)} scenes were left out: they take the store away.", err=True)
         if as_json:
             print_json(report.document())
         else:
@@ -82,6 +96,20 @@ def demo(ctx: click.Context, port: int | None, server: str, app: str | None, *, 
         if keep:
             _keep(stage)
     ctx.exit(0 if report.ok else 1)
+
+
+def _check_packages(server: str, store: str) -> None:
+    """Refuse to start where a package is missing, in a sentence that says how it is installed."""
+    from twiceproof.cli._demo.place import missing
+    from twiceproof.cli._demo.run import SERVERS
+
+    lacking, install = missing(store)
+    called = f"twiceproof demo --store {store}"
+    if not lacking:
+        lacking = [name for name in (*SERVERS[server].needs, "rich") if find_spec(name) is None]
+        called, install = "twiceproof demo", "pip install 'twiceproof[demo]'"
+    if lacking:
+        raise Cannot(f"'{called}' needs {' and '.join(lacking)}, which this Python lacks; install it with: {install}")
 
 
 @contextlib.contextmanager
@@ -149,8 +177,8 @@ def _keep(stage: Stage) -> None:
         f"  {_curl(stage)}",
         f"  curl {stage.url}/effects",
         "Its keys, and what an operator sees of them:",
-        f"  twiceproof keys list {stage.store}",
-        "Ctrl-C stops it and removes its files.",
+        f"  twiceproof keys list '{shown_url(stage.store)}'",
+        "Ctrl-C stops it and removes what the demo made.",
     )
     with contextlib.suppress(KeyboardInterrupt):  # also one that comes with the first of these lines
         for line in lines:

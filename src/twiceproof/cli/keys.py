@@ -24,7 +24,7 @@ Examples:
         "show": Lazy("twiceproof.cli._keys_show", "show", "Show one record and its stored answer."),
         "resolve": Lazy("twiceproof.cli._keys_resolve", "resolve", "Decide a record whose outcome nobody knows."),
         "forget": Lazy("twiceproof.cli._keys_forget", "forget", "Delete one record: a retry runs again."),
-        "purge": Lazy("twiceproof.cli._keys_forget", "purge", "Delete the records that have expired."),
+        "purge": Lazy("twiceproof.cli._purge", "purge", "Delete the records that have expired."),
     },
     epilog=EPILOG,
 )

@@ -15,17 +15,18 @@ from twiceproof.core._outcome import Answered, Cancelled, DontKnow, NothingHappe
 from twiceproof.engine._attempt import Attempt, Run
 from twiceproof.engine._front import Front
 from twiceproof.engine._handled import checked_answer, marked
-from twiceproof.engine._options import EngineOptions, logger, store_timeout
+from twiceproof.engine._maintenance import Maintenance
+from twiceproof.engine._options import PURGE_ROWS, EngineOptions, logger, store_timeout
 from twiceproof.engine._store_failure import store_failure
 from twiceproof.engine._verdict import checked_verdict
 from twiceproof.errors import NotExecuted, TwiceproofError
-from twiceproof.stores import AsyncStore, open_async_store
+from twiceproof.stores import AsyncStore, Purged, open_async_store
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from twiceproof.core._messages import Request, Response
-    from twiceproof.core._policy import Policy
+    from twiceproof.core._policy import Policy, Seconds
     from twiceproof.core._record import Record
 
 
@@ -152,6 +153,14 @@ class AsyncEngine(Front[AsyncStore]):
         finally:
             await self.finish(begun, outcome)
         return response
+
+    async def maintain(self, *, within: Seconds | None = None) -> Purged:
+        """Delete the records that have expired, at most 1,000 a step: see `Engine.maintain`."""
+        work = Maintenance(self.settings, within)
+        await self.open()
+        while work.goes_on(await self.store.purge(PURGE_ROWS)):  # noqa: ASYNC110  # nothing is waited for
+            await asyncio.sleep(0)  # a store may answer at once, and everybody else on the loop gets a turn
+        return work.purged
 
     async def _drive(  # noqa: C901, PLR0912, PLR0915  # one case per step, and no call between step and store
         self, run: Run, value: object, left: asyncio.Event | None

@@ -12,17 +12,18 @@ from twiceproof.engine._attempt import Attempt, Run
 from twiceproof.engine._front import Front
 from twiceproof.engine._handled import checked_answer, marked
 from twiceproof.engine._keeper import perform_write
-from twiceproof.engine._options import EngineOptions, check_policy, logger, store_timeout
+from twiceproof.engine._maintenance import Maintenance
+from twiceproof.engine._options import PURGE_ROWS, EngineOptions, check_policy, logger, store_timeout
 from twiceproof.engine._store_failure import store_failure
 from twiceproof.engine._verdict import checked_verdict
 from twiceproof.errors import NotExecuted, TwiceproofError
-from twiceproof.stores import Store, open_store
+from twiceproof.stores import Purged, Store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twiceproof.core._messages import Request, Response
-    from twiceproof.core._policy import Policy
+    from twiceproof.core._policy import Policy, Seconds
     from twiceproof.core._record import Record
 
 
@@ -124,6 +125,24 @@ class Engine(Front[Store]):
         finally:
             self.finish(begun, outcome)
         return response
+
+    def maintain(self, *, within: Seconds | None = None) -> Purged:
+        """Delete the records that have expired, at most 1,000 a step, until none is left (R33).
+
+        For a cron job or a management command, where ``purge_every=0`` turns the engine's own purge off. It may run
+        beside that, and in several processes: no record is counted twice, and where a store lets one purge at a time,
+        another ends at once as if nothing were left. It tells the same ``purged`` events, one a step.
+
+        ``within``: no step begins after so many seconds (a number or a `timedelta`); one step is always taken. Returns
+        how many records went, and of how many of them nobody ever learned the outcome (R42). Opens the store where
+        it is not; raises `StoreError` where that fails, and what was deleted before stays deleted.
+        """
+        work = Maintenance(self.settings, within)
+        if not self._opened:
+            self.open()
+        while work.goes_on(self.store.purge(PURGE_ROWS)):
+            pass
+        return work.purged
 
     def _drive(  # noqa: C901, PLR0912, PLR0915  # one case per step, and no call between step and store
         self, run: Run, value: object

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, Unpack
 from twiceproof.core import _lifecycle as life
 from twiceproof.core._engine import Call, make_call
 from twiceproof.engine._keeper import Keeper
-from twiceproof.engine._options import EngineOptions, check_store, make_settings
+from twiceproof.engine._options import EngineOptions, check_store, logger, make_settings
 from twiceproof.stores import AsyncStore, Store
 
 if TYPE_CHECKING:
@@ -31,9 +31,13 @@ class Front(ABC, Generic[AnyStore]):
 
     def __init__(self, store: AnyStore, **options: Unpack[EngineOptions]) -> None:
         check_store(store, asynchronous=self.asynchronous)
-        self.settings = make_settings(store, **options)
+        # R41: a store that can't work fails here, and nothing stays open; some know only then whether they forget
+        self.notices = tuple(store.check())
+        self.settings = make_settings(store, self.notices, **options)
         self.store: AnyStore = store
-        self.notices = tuple(store.check())  # R41: a store that can't work fails here, and nothing stays open
+        if store.capabilities.durable:  # of one that may forget, it was accepted
+            for notice in self.notices:
+                logger.warning("%s", notice)
         self._keeper = self._new_keeper()
         self._opening = threading.Lock()
         _ENGINES.add(self)

@@ -18,6 +18,7 @@ from twiceproof.core._background import after_renewal, is_over
 from twiceproof.core._engine import DoComplete, DoLater, DoPark, DoRelease, Write
 from twiceproof.core._policy import seconds
 from twiceproof.core._record import ClaimRef, Fenced, WriteAnswer
+from twiceproof.engine._maintenance import tell_purged
 from twiceproof.engine._options import PURGE_ROWS, Settings, logger
 
 if TYPE_CHECKING:
@@ -294,10 +295,7 @@ class Keeper:
             return
         if purged.records >= PURGE_ROWS:
             self._purge_due = now + min(0.1, self._settings.purge_every)  # there is more, but claims go first
-        if purged.records:
-            self._settings.emit("purged", str(purged.records))
-        if purged.unsettled:
-            self._settings.emit("purged", "unsettled")
+        tell_purged(self._settings, purged)
 
 
 def perform_write(store: Store, write: Write) -> WriteAnswer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
@@ -95,8 +95,10 @@ def store_timeout(options: EngineOptions) -> float:
     return _duration("store_timeout", options.get("store_timeout"))
 
 
-def make_settings(store: Store | AsyncStore, **given: Unpack[EngineOptions]) -> Settings:
-    """Check the options of an engine; raises `ConfigurationError` with one sentence."""
+def make_settings(
+    store: Store | AsyncStore, notices: Sequence[str] = (), /, **given: Unpack[EngineOptions]
+) -> Settings:
+    """Check the options of an engine; raises `ConfigurationError` with one sentence. ``notices``: the store's check."""
     options: Mapping[str, object] = given  # whatever the types say
     for name in options:
         if name not in EngineOptions.__annotations__:
@@ -106,11 +108,7 @@ def make_settings(store: Store | AsyncStore, **given: Unpack[EngineOptions]) -> 
         msg = f"accept_volatile must be True or False, not {accepted!r}"
         raise ConfigurationError(msg)
     if not store.capabilities.durable and not accepted:
-        msg = (
-            "this store forgets its records when the process ends, and a retry would then run again; use a durable "
-            "one such as sqlite:///keys.db, or say accept_volatile=True"
-        )
-        raise ConfigurationError(msg)
+        raise ConfigurationError(_forgetful(store, notices))
     backlog = options.get("complete_backlog", 1000)
     if isinstance(backlog, bool) or not isinstance(backlog, int) or backlog < 1:
         msg = f"complete_backlog must be a whole number of 1 or more, not {backlog!r}"
@@ -126,6 +124,15 @@ def make_settings(store: Store | AsyncStore, **given: Unpack[EngineOptions]) -> 
     )
     durations = {name: _duration(name, options.get(name)) for name in _DURATIONS}
     return Settings(site=site, complete_backlog=backlog, on_event=on_event, **durations)
+
+
+def _forgetful(store: Store | AsyncStore, notices: Sequence[str]) -> str:
+    if store.capabilities.shared and notices:  # a server, which may be set up otherwise
+        return f"this store may forget its records, and a retry would then run again. {' '.join(notices)}"
+    return (
+        "this store forgets its records when the process ends, and a retry would then run again; use a durable "
+        "one such as sqlite:///keys.db, or say accept_volatile=True"
+    )
 
 
 def _namespace(store: Store | AsyncStore, namespace: object) -> str:

@@ -16,6 +16,9 @@ from twiceproof.errors import StoreError, StoreUnavailable
 MOST_AT_ONCE: Final = 128
 """How many verbs go out together at most; their answers come back together, too."""
 
+FEW: Final = 16
+"""How many need not be shared between lanes."""
+
 REST: Final = 0.25
 """For how many seconds nobody tries to connect again after that failed: a dead store answers fast."""
 
@@ -87,13 +90,19 @@ W = TypeVar("W", bound=Waiting)
 
 
 class Pile(Generic[W]):
-    """What waits for a lane, in the order in which it came. Not safe for threads by itself."""
+    """What waits for one of ``lanes``, in the order in which it came. Not safe for threads by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int = 1) -> None:
+        self._lanes = lanes
         self._waiting: deque[W] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def first(self) -> W | None:
+        """What has waited longest."""
+        return self._waiting[0] if self._waiting else None
 
     def add(self, waiting: W) -> None:
         """Put it last."""
@@ -108,7 +117,11 @@ class Pile(Generic[W]):
         return True
 
     def batch(self) -> list[W]:
-        """Take out the first, and with it those of its group; an id that is there twice goes with the next batch."""
+        """Take out the first, and with it those of its group; an id that is there twice goes with the next batch.
+
+        One lane leaves the others their share: where it took all, everybody would wait for it, and then it for them.
+        """
+        most = min(MOST_AT_ONCE, max(FEW, -(-len(self._waiting) // self._lanes)))
         first = self._waiting.popleft()
         batch, group = [first], first.verb.group
         if group is None or not self._waiting:
@@ -116,7 +129,7 @@ class Pile(Generic[W]):
         ids, left = {first.verb.id}, deque[W]()
         for waiting in self._waiting:
             verb = waiting.verb
-            if verb.group == group and verb.id not in ids and len(batch) < MOST_AT_ONCE:
+            if verb.group == group and verb.id not in ids and len(batch) < most:
                 batch.append(waiting)
                 ids.add(verb.id)
             else:
@@ -132,7 +145,7 @@ class Rest:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until = 0.0
-        self._refusal = StoreUnavailable()
+        self._refusal: StoreError = StoreUnavailable()
 
     def check(self) -> None:
         """Raise what the last try raised, if that was just now."""
@@ -141,7 +154,7 @@ class Rest:
 
     def begin(self, refusal: StoreError) -> None:
         """A connection could not be made."""
-        self._refusal = refusal if isinstance(refusal, StoreUnavailable) else StoreUnavailable(str(refusal))
+        self._refusal = renewed(refusal)
         self._until = self._clock() + REST
 
     def end(self) -> None:
@@ -149,7 +162,7 @@ class Rest:
         self._until = 0.0
 
 
-def renewed(error: StoreUnavailable) -> StoreUnavailable:
+def renewed(error: StoreError) -> StoreError:
     """Return a copy to raise: a raised error collects its raiser's frames."""
     return type(error)(*error.args)
 
@@ -161,6 +174,6 @@ def no_turn(where: str, timeout: float) -> StoreUnavailable:
 
 def all_failed(error: Exception, count: int) -> list[object]:
     """Return the answers of a batch that failed as a whole: an exception each."""
-    if isinstance(error, StoreUnavailable):
+    if isinstance(error, StoreError):
         return [renewed(error) for _ in range(count)]
     return [error] * count

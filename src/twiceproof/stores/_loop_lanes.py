@@ -26,10 +26,11 @@ class _Slot(Generic[V]):
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[V]):
-    """A task that waits for its answer."""
+    """A task that waits for its answer, and for its turn until ``until`` on the loop's clock."""
 
     verb: V
     answered: asyncio.Future[object]
+    until: float
 
 
 class LoopLanes(Generic[V]):
@@ -42,15 +43,16 @@ class LoopLanes(Generic[V]):
         self._where = where
         self._timeout = timeout
         self._free: list[_Slot[V]] = [_Slot() for _ in range(size)]
-        self._pile: Pile[_Waiting[V]] = Pile()
+        self._pile: Pile[_Waiting[V]] = Pile(size)
+        self._watched = False
         self._closed = False
         self._rest = Rest()
         self._batches: set[asyncio.Task[None]] = set()
 
     async def run(self, verb: V) -> object:
         """Return what the store answers, or raise what it raises."""
-        if self._free:
-            slot = self._free.pop()  # the one that was used last
+        if self._free or self._closed:  # whoever fetched the lanes before they were closed has one for the moment
+            slot = self._free.pop() if self._free else _Slot[V]()  # the one that was used last
             try:
                 (answer,) = await self._send(slot, (verb,))
             finally:
@@ -69,20 +71,30 @@ class LoopLanes(Generic[V]):
 
     async def _awaited(self, verb: V) -> object:
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(verb, loop.create_future())
+        waiting = _Waiting(verb, loop.create_future(), loop.time() + self._timeout)
         self._pile.add(waiting)
-        timer = loop.call_later(self._timeout, self._give_up, waiting)
+        if not self._watched:
+            self._watched = True
+            loop.call_at(waiting.until, self._give_up, loop)
         try:
             return await waiting.answered
         finally:
-            timer.cancel()
             if waiting.answered.cancelled():  # what has gone out goes on, and its answer is dropped
                 self._pile.withdraw(waiting)
 
-    def _give_up(self, waiting: _Waiting[V]) -> None:
-        """Tell a verb that was never sent; one that has gone out is told by its lane, which keeps the time-out."""
-        if self._pile.withdraw(waiting) and not waiting.answered.done():
-            waiting.answered.set_result(no_turn(self._where, self._timeout))
+    def _give_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell the verbs that were never sent in time; one that has gone out is told by its lane.
+
+        One timer for all: a timer for each would take a tenth of the whole time of a crowd.
+        """
+        while (first := self._pile.first) is not None:
+            if first.until > loop.time():
+                loop.call_at(first.until, self._give_up, loop)
+                return
+            self._pile.withdraw(first)
+            if not first.answered.done():
+                first.answered.set_result(no_turn(self._where, self._timeout))
+        self._watched = False
 
     async def _do(self, slot: _Slot[V], batch: list[_Waiting[V]]) -> None:
         answers: Sequence[object] = [StoreOutcomeUnknown() for _ in batch]
@@ -122,6 +134,8 @@ class LoopLanes(Generic[V]):
 
     def _pass_on(self, slot: _Slot[V]) -> None:
         """Give the lane to those who wait, else to whoever comes."""
+        while (first := self._pile.first) is not None and first.answered.done():
+            self._pile.withdraw(first)  # cancelled just now, perhaps with the whole loop
         if self._pile:
             task = asyncio.get_running_loop().create_task(self._do(slot, self._pile.batch()))
             self._batches.add(task)
@@ -140,6 +154,7 @@ class LanesByLoop(Generic[V]):
     ) -> None:
         self._make: Callable[[], LoopLanes[V]] = lambda: LoopLanes(connect, where, size=size, timeout=timeout)
         self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLanes[V]] = weakref.WeakKeyDictionary()
+        self._closed = False
 
     @property
     def here(self) -> LoopLanes[V]:
@@ -147,18 +162,33 @@ class LanesByLoop(Generic[V]):
         loop = asyncio.get_running_loop()
         found = self._lanes.get(loop)
         if found is None:
+            self._close(lambda other: other.is_closed())  # a connection may keep its loop, and so the entry, alive
             found = self._lanes[loop] = self._make()
+            if self._closed:  # from another thread, after `here` was asked for
+                found.close()
         return found
 
     def close(self) -> None:
-        """Close them all; those of a loop that ended have nothing to close any more."""
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        for loop, lanes in list(self._lanes.items()):
-            if loop is here:
-                lanes.close()
-            elif loop.is_running():
-                loop.call_soon_threadsafe(lanes.close)
-        self._lanes.clear()
+        """Close them all: those of a loop that runs elsewhere by and by, those of one that ended at once."""
+        self._closed = True
+        self._close(lambda _: True)
+
+    def _close(self, chosen: Callable[[asyncio.AbstractEventLoop], bool]) -> None:
+        for loop in [ref() for ref in self._lanes.keyrefs()]:  # a copy: other threads' loops come meanwhile
+            lanes = self._lanes.pop(loop, None) if loop is not None and chosen(loop) else None
+            if loop is None or lanes is None:
+                continue
+            if loop is not _running() and loop.is_running():
+                try:
+                    loop.call_soon_threadsafe(lanes.close)
+                    continue
+                except RuntimeError:  # it has just ended
+                    pass
+            lanes.close()
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

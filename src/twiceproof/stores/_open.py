@@ -1,4 +1,4 @@
-"""Make a store from a URL: ``sqlite:///keys.db``, ``sqlite:////var/lib/app/keys.db``, ``memory://``."""
+"""Make a store from a URL: ``sqlite:///keys.db``, ``postgresql://user@host/database``, ``memory://``."""
 
 from __future__ import annotations
 
@@ -13,26 +13,50 @@ if TYPE_CHECKING:
 def open_store(url: str, *, timeout: float = 2.0) -> Store:
     """Return the blocking store that ``url`` names; nothing is opened before `Store.open` or the first verb.
 
-    Raises `ConfigurationError` where the URL says something that no store understands. ``timeout`` is what a verb
-    may take, in seconds; the memory store needs none.
+    Raises `ConfigurationError` where the URL says something that no store understands, and `ImportError` where its
+    driver is not installed. ``timeout`` is what a verb may take, in seconds; the memory store needs none.
     """
     target = parse_url(url)
-    if target.scheme == "memory":
-        from twiceproof.stores.memory import MemoryStore
+    match target.scheme:
+        case "memory":
+            from twiceproof.stores.memory import MemoryStore
 
-        return MemoryStore(**target.options)
-    from twiceproof.stores.sqlite import SqliteStore
+            return MemoryStore(**target.options)
+        case "sqlite":
+            from twiceproof.stores.sqlite import SqliteStore
 
-    return SqliteStore(target.path, timeout=timeout, **target.options)
+            return SqliteStore(target.path, timeout=timeout, **target.options)
+        case "redis" | "rediss" | "valkey" | "valkeys":
+            from twiceproof.stores.redis import RedisStore
+
+            return RedisStore(url, timeout=timeout)
+        case _:
+            from twiceproof.stores.postgresql import PostgresqlStore
+
+            return PostgresqlStore(url, timeout=timeout)
 
 
 def open_async_store(url: str, *, timeout: float = 2.0) -> AsyncStore:
     """Return the asynchronous store that ``url`` names; see `open_store`."""
     target = parse_url(url)
-    if target.scheme == "memory":
-        from twiceproof.stores.memory import AsyncMemoryStore
+    match target.scheme:
+        case "memory":
+            from twiceproof.stores.memory import AsyncMemoryStore
 
-        return AsyncMemoryStore(**target.options)
-    from twiceproof.stores.sqlite import AsyncSqliteStore
+            return AsyncMemoryStore(**target.options)
+        case "sqlite":
+            from twiceproof.stores.sqlite import AsyncSqliteStore
 
-    return AsyncSqliteStore(target.path, timeout=timeout, **target.options)
+            return AsyncSqliteStore(target.path, timeout=timeout, **target.options)
+        case "postgresql+asyncpg":
+            from twiceproof.stores.postgresql import AsyncpgStore
+
+            return AsyncpgStore(url, timeout=timeout)
+        case "redis" | "rediss" | "valkey" | "valkeys":
+            from twiceproof.stores.redis import AsyncRedisStore
+
+            return AsyncRedisStore(url, timeout=timeout)
+        case _:
+            from twiceproof.stores.postgresql import AsyncPostgresqlStore
+
+            return AsyncPostgresqlStore(url, timeout=timeout)

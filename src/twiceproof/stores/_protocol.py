@@ -251,3 +251,19 @@ class AsyncStore(Protocol):
     def renewer(self) -> Store:
         """See `Store.renewer`: a blocking twin for the engine's own thread."""
         ...
+
+
+@runtime_checkable
+class HasSchema(Protocol):
+    """What a blocking store has beside its verbs where its records live in a schema (``twiceproof store init``)."""
+
+    def schema(self) -> str:
+        """Return the SQL that makes it where there is none yet, for `psql` or a migration; nothing is connected."""
+        ...
+
+    def init(self) -> None:
+        """Make what is missing of it; a second call, also at the same moment from elsewhere, changes nothing.
+
+        Raises `ConfigurationError` where the records are in a schema of a later release, or where it may not be made.
+        """
+        ...

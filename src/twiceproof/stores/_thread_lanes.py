@@ -49,7 +49,7 @@ class ThreadLanes(Generic[V]):
         self._timeout = timeout
         self._guard = threading.Lock()  # over what follows
         self._free: list[_Slot[V]] = [_Slot() for _ in range(size)]
-        self._pile: Pile[_Waiting[V]] = Pile()
+        self._pile: Pile[_Waiting[V]] = Pile(size)
         self._closed = False
         self._rest = Rest()
 
@@ -79,23 +79,35 @@ class ThreadLanes(Generic[V]):
         with self._guard:
             if self._free:
                 return self._free.pop()  # the one that was used last
+            if self._closed:
+                return _Slot()  # whoever fetched the lanes before they were closed has one for the moment
             waiting = _Waiting(verb)
             self._pile.add(waiting)
             return waiting
 
     def _awaited(self, waiting: _Waiting[V]) -> object:
-        if not waiting.told.acquire(timeout=self._timeout):
-            with self._guard:
-                withdrawn = self._pile.withdraw(waiting)
-            if withdrawn:
-                raise no_turn(self._where, self._timeout)
-            waiting.told.acquire()  # it has just gone out, and a lane keeps the time-out
-        if waiting.slot is not None and waiting.batch is not None:
-            self._lead(waiting.slot, waiting.batch)
+        try:
+            if not waiting.told.acquire(timeout=self._timeout):
+                if self._withdrawn(waiting):
+                    return no_turn(self._where, self._timeout)
+                waiting.told.acquire()  # it has just gone out, and a lane keeps the time-out
+        except BaseException:  # an interrupt (R40); those whose turn came with this one still wait for it
+            if not self._withdrawn(waiting):
+                self._lead(waiting)
+            raise
+        self._lead(waiting)
         return waiting.answer
 
-    def _lead(self, slot: _Slot[V], batch: list[_Waiting[V]]) -> None:
-        """Do the batch, whose first is the caller's own, and tell the others."""
+    def _withdrawn(self, waiting: _Waiting[V]) -> bool:
+        with self._guard:
+            return self._pile.withdraw(waiting)
+
+    def _lead(self, waiting: _Waiting[V]) -> None:
+        """Do the batch, if there is one whose first is the caller's own, and tell the others."""
+        if waiting.slot is not None and waiting.batch is not None:
+            self._do(waiting.slot, waiting.batch)
+
+    def _do(self, slot: _Slot[V], batch: list[_Waiting[V]]) -> None:
         answers: Sequence[object] = [StoreOutcomeUnknown() for _ in batch]
         try:
             answers = self._send(slot, [waiting.verb for waiting in batch])

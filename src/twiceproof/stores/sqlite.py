@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import os
 import weakref
@@ -25,6 +26,7 @@ from twiceproof.stores._sqlite_file import File, Synchronous, resolved
 from twiceproof.stores._sqlite_flights import Flights
 from twiceproof.stores._sqlite_jobs import LoopJob, ThreadJob
 from twiceproof.stores._sqlite_lanes import Database
+from twiceproof.stores._sqlite_statements import SCHEMA
 from twiceproof.stores._sqlite_verbs import UNDECIDED, Verb
 from twiceproof.stores._sqlite_writer import Writer
 from twiceproof.stores._url import parse_url
@@ -57,6 +59,9 @@ class SqliteStore:
         self._database = Database(_file(path, timeout, synchronous, _clock), _flights)
         weakref.finalize(self, self._database.close)  # where nobody calls close: at exit, or when it is dropped
 
+    def __str__(self) -> str:
+        return f"sqlite, {self._database.file.path}"
+
     @property
     def capabilities(self) -> Capabilities:
         """Durable, not shared between hosts."""
@@ -68,6 +73,14 @@ class SqliteStore:
             self._run(verbs.ready())
         except UnknownFormat as error:
             raise ConfigurationError(str(error)) from None
+
+    def schema(self) -> str:
+        """See `HasSchema.schema`; opening the file makes it, too."""
+        return "".join(f"{inspect.cleandoc(statement)};\n" for statement in SCHEMA)
+
+    def init(self) -> None:
+        """See `HasSchema.init`."""
+        self.open()
 
     def close(self) -> None:
         """Do what is queued, within the time-out, and close; a later verb opens again."""
@@ -156,6 +169,9 @@ class AsyncSqliteStore:
         self._database = Database(_file(path, timeout, synchronous, _clock))
         self._granted_at_once = 0
         weakref.finalize(self, self._database.close)
+
+    def __str__(self) -> str:
+        return f"sqlite, {self._database.file.path}"
 
     @property
     def capabilities(self) -> Capabilities:

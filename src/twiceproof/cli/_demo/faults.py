@@ -9,8 +9,9 @@ from typing import Final
 from twiceproof.cli._demo.resolving import resolve
 from twiceproof.cli._demo.scene import Checks
 from twiceproof.cli._demo.stage import ACCOUNTS, LIVELY, Order, Retried, Stage, until
-from twiceproof.cli._demo.wire import Lost
+from twiceproof.cli._demo.wire import Lost, Reply, Sent
 
+NOT_YET: Final = {"in-progress", "store-unavailable", "outcome-unknown"}
 SLACK: Final = 0.5
 """Seconds that a killed process may live on before the kernel has ended it."""
 
@@ -45,29 +46,64 @@ def killed_at_least_once(stage: Stage, checks: Checks) -> str:
 def store_gone_at_claim(stage: Stage, checks: Checks) -> str:
     """Without the store nothing runs; when it is back, the same key does (R48)."""
     order = stage.order()
-    with stage.store_holder() as holder:
-        holder.take()
+    with stage.outage() as outage:
+        outage.take()
         refused = order.ask()
-        holder.give()
+        outage.give()
     checks.that(refused.field("Retry-After") is not None, "the 503 says not when to come back")
     checks.that(order.books().runs == 0, "the handler ran without a claim")
-    return f"{refused}, then {order.ask()}"
+    return f"{refused}, then {_when_back(order, checks)}"
 
 
 def store_gone_at_complete(stage: Stage, checks: Checks) -> str:
     """The answer goes out although it can't be stored yet; it is stored later, and the retry replays it (R47)."""
     order = stage.order()
-    with stage.store_holder() as holder, order.send(delay=0.6) as sent:
-        order.until_running(sent)
-        holder.take()
+    with stage.outage() as outage, _begun(order, outage.notice) as sent:
+        outage.take()
         checks.that(not sent.answered, "the store was taken too late for this scene")
         first = sent.reply()
-        meanwhile = order.ask()  # reads need no lock
-        holder.give()
-    checks.that(str(meanwhile) == "409", f"before it was stored, a retry was answered with {meanwhile}")
-    again = order.retry().reply
+        meanwhile = order.ask()
+        outage.give()
+    checks.that(str(meanwhile) == outage.meanwhile, f"before it was stored, a retry was answered with {meanwhile}")
+    again = _when_back(order, checks)
     checks.that(again.body == first.body, "the replay is another answer than the first")
     return f"{first}, then {again}"
+
+
+def _begun(order: Order, delay: float) -> Sent:
+    """Send the order until its handler runs; a worker that is not back from the last outage refuses it at first."""
+
+    def running() -> Sent | None:
+        sent = order.send(delay=delay)
+        until(lambda: order.books().runs or sent.answered, f"the handler of {order.intent} never ran")
+        if order.books().runs:
+            return sent
+        reply = sent.reply()
+        if reply.code != "store-unavailable":
+            raise Lost(f"the handler of {order.intent} never ran; it was answered with {reply}")
+        return None
+
+    sent = until(running, "the service never came back to its store")
+    assert sent is not None
+    return sent
+
+
+def _when_back(order: Order, checks: Checks) -> Reply:
+    """Ask until the service has its store again and has stored what it owes it."""
+    told: set[str] = set()
+
+    def asked() -> Reply | None:
+        reply = order.ask()
+        if reply.code not in NOT_YET:
+            return reply
+        told.add(reply.code)
+        return None
+
+    back = until(asked, "the service never came back to its store")
+    assert back is not None
+    if "outcome-unknown" in told:  # R28, until its holder settles it after all (R42)
+        checks.note("the store was away for longer than a lease: until it was back, retries were told outcome-unknown")
+    return back
 
 
 def _retry_after_a_kill(order: Order, checks: Checks) -> Retried:

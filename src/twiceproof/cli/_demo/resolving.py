@@ -10,12 +10,15 @@ from typing import Any, Final
 from twiceproof.cli._demo.stage import ACCOUNTS, Order, Stage
 from twiceproof.cli._demo.wire import Lost
 
+NAMESPACE: Final = "payments"
+"""What the service gives its keys."""
 COMMAND: Final = (sys.executable, "-m", "twiceproof.cli", "keys")
 
 
 def resolve(stage: Stage, order: Order, answer: bytes) -> None:
     """Say with ``twiceproof keys resolve`` that the order was carried out, and what its answer is."""
     named = ["--key", order.key, "--principal", ACCOUNTS[order.token], "--operation", f"POST {order.target}"]
+    named += ["--namespace", NAMESPACE]
     id = _run("show", stage.store, *named)["id"]
     file = stage.folder / "answer.json"
     file.write_bytes(answer)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from twiceproof.cli._demo.place import CannotRun, place
 from twiceproof.cli._demo.scene import Result, Scene, perform
 from twiceproof.cli._demo.stage import LIVELY, Stage
 from twiceproof.cli._demo.wire import Lost, Wire
@@ -39,10 +40,6 @@ SERVERS: Final = {
     "fastapi": Server("twiceproof.cli._demo.serve", ("fastapi", "uvicorn")),
     "flask": Server("twiceproof.cli._demo.serve_flask", ("flask", "gunicorn")),
 }
-
-
-class CannotRun(Exception):
-    """The service can't be started; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +88,22 @@ def play(
 
 
 @contextlib.contextmanager
-def service(port: int | None = None, app: str | None = None, server: str = "fastapi") -> Generator[Stage]:
-    """Serve the payments API until the block ends, on files of its own; raises `CannotRun`.
+def service(
+    port: int | None = None, app: str | None = None, server: str = "fastapi", store: str = "sqlite"
+) -> Generator[Stage]:
+    """Serve the payments API until the block ends, on files and servers of its own; raises `CannotRun`.
 
     Without a ``port`` it is 8642, or where that is taken any free one. ``app`` is another application for the same
-    ``server``, which is one of `SERVERS`.
+    ``server``, which is one of `SERVERS`. ``store`` is one of `place.KINDS`, or a URL.
     """
-    with tempfile.TemporaryDirectory(prefix="twiceproof-demo-", ignore_cleanup_errors=True) as name:
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="twiceproof-demo-", ignore_cleanup_errors=True))
         folder = Path(name)
-        keys = folder / "keys.db"
+        where = stack.enter_context(place(store, folder))
         command = [sys.executable, "-m", SERVERS[server].program, "--lifeline"]
         command += [] if app is None else ["--app", app]
         command += ["--workers", str(WORKERS), *(["--or-any-port"] if port is None else ["--port", str(port)])]
-        command += ["--store", f"sqlite:///{keys}", "--effects", str(folder / "effects.db")]
+        command += ["--effects", str(folder / "effects.db")]
         command += ["--lease", f"{LEASE:g}", "--store-timeout", f"{STORE_TIMEOUT:g}"]
         log = folder / "service.log"
         with log.open("wb") as errors:
@@ -113,12 +113,14 @@ def service(port: int | None = None, app: str | None = None, server: str = "fast
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                env={
+                    **os.environ,
+                    "TWICEPROOF_DEMO_STORE": where.url,
+                },  # a command line is seen by all; it has a password
                 start_new_session=True,  # a Ctrl-C is ours to handle: the service ends after us
             )
-        try:
-            yield Stage(_await(process, log), f"sqlite:///{keys}", keys, log, folder, LEASE)
-        finally:
-            _end(process)
+        stack.callback(_end, process)
+        yield Stage(_await(process, log), where, log, folder, LEASE)
 
 
 def _await(process: subprocess.Popen[str], log: Path) -> str:

@@ -41,7 +41,8 @@ class Scene:
     """One promise, played over real sockets.
 
     ``expected`` is what must be seen: these very words, or where ``exact`` is false what the scene's own checks say.
-    ``intents`` is how many things clients wanted done, ``effects`` how many must have happened.
+    ``intents`` is how many things clients wanted done, ``effects`` how many must have happened. ``outage``: it takes
+    the store away.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Scene:
     intents: int = 1
     effects: int = 1
     exact: bool = True
+    outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ They need nothing but a `Stage`: the address of a service with these operations,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from twiceproof.cli._demo import faults, requests
 from twiceproof.cli._demo.requests import DUPLICATES, bad_key
 from twiceproof.cli._demo.scene import Scene
+from twiceproof.cli._demo.stage import Stage
 
 SCENES: Final = (
     Scene("first request", "201", requests.first_request),
@@ -37,6 +39,13 @@ SCENES: Final = (
         faults.killed_at_most_once,
     ),
     Scene("killed in mid-handler, at least once", "409, then 201, then 201 replayed", faults.killed_at_least_once),
-    Scene("store gone at the claim, and back", "503 store-unavailable, then 201", faults.store_gone_at_claim),
-    Scene("store gone at complete, and back", "201, then 201 replayed", faults.store_gone_at_complete),
+    Scene(
+        "store gone at the claim, and back", "503 store-unavailable, then 201", faults.store_gone_at_claim, outage=True
+    ),
+    Scene("store gone at complete, and back", "201, then 201 replayed", faults.store_gone_at_complete, outage=True),
 )
+
+
+def playable(stage: Stage) -> Sequence[Scene]:
+    """Return the scenes that can be played there: a store that is not the demo's own is not taken away."""
+    return [scene for scene in SCENES if stage.place.outage is not None or not scene.outage]

@@ -21,6 +21,7 @@ from twiceproof.cli._demo.ledger import Ledger
 from twiceproof.server.fastapi import Idempotency
 
 STORE = os.environ.get("TWICEPROOF_DEMO_STORE", "sqlite:///keys.db")
+NAMESPACE = "payments"
 LEASE = float(os.environ.get("TWICEPROOF_DEMO_LEASE", "30"))
 STORE_TIMEOUT = float(os.environ.get("TWICEPROOF_DEMO_STORE_TIMEOUT", "2"))
 
@@ -66,7 +67,7 @@ Account = Annotated[str, Depends(current_account)]
 Delay = Annotated[float, Header(alias="Demo-Delay", ge=0, le=60)]
 
 app = FastAPI(title="Payments", lifespan=lifespan)
-idempotency = Idempotency(store=STORE, principal=current_account, store_timeout=STORE_TIMEOUT)
+idempotency = Idempotency(store=STORE, namespace=NAMESPACE, principal=current_account, store_timeout=STORE_TIMEOUT)
 idempotency.install(app)
 
 

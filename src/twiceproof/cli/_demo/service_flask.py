@@ -19,13 +19,14 @@ from twiceproof.cli._demo.ledger import Ledger
 from twiceproof.server.flask import Idempotency
 
 STORE = os.environ.get("TWICEPROOF_DEMO_STORE", "sqlite:///keys.db")
+NAMESPACE = "payments"
 LEASE = float(os.environ.get("TWICEPROOF_DEMO_LEASE", "30"))
 STORE_TIMEOUT = float(os.environ.get("TWICEPROOF_DEMO_STORE_TIMEOUT", "2"))
 
 View = Callable[..., ResponseReturnValue]
 
 ledger = Ledger(os.environ.get("TWICEPROOF_DEMO_EFFECTS", "effects.db"))
-idempotency = Idempotency(store=STORE, principal=lambda: g.account, store_timeout=STORE_TIMEOUT)
+idempotency = Idempotency(store=STORE, namespace=NAMESPACE, principal=lambda: g.account, store_timeout=STORE_TIMEOUT)
 payments = Blueprint("payments", __name__)
 
 

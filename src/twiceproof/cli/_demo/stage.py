@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from twiceproof.cli._demo.place import Outage, Place
 from twiceproof.cli._demo.wire import Fields, Lost, Reply, Sent, Wire
 
 T = TypeVar("T")
@@ -51,8 +50,7 @@ class Stage:
     """A running service. ``lease`` is the lease of its operations in seconds, ``folder`` is for files of our own."""
 
     url: str
-    store: str
-    store_file: Path
+    place: Place
     log: Path
     folder: Path
     lease: float
@@ -60,6 +58,11 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.wire = Wire(self.url)
+
+    @property
+    def store(self) -> str:
+        """The URL of the store that keeps the service's keys."""
+        return self.place.url
 
     def order(self, target: str = "/transfers", token: str = ALICE) -> Order:
         """Return a new intent with a new key (C1)."""
@@ -98,38 +101,10 @@ class Stage:
         """Make a token worthless."""
         self.wire.ask("DELETE", f"/tokens/{token}", [("Authorization", f"Bearer {token}")])
 
-    @contextlib.contextmanager
-    def store_holder(self) -> Generator[Holder]:
-        """Give a process that can take the store away; it ends with the block."""
-        command = [sys.executable, "-I", str(Path(__file__).with_name("hold.py")), str(self.store_file)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
-            try:
-                yield Holder(process)
-            finally:
-                process.kill()
-
-
-@dataclass(slots=True)
-class Holder:
-    """Another process with the store's file open."""
-
-    process: subprocess.Popen[str]
-
-    def take(self) -> None:
-        """Take the write lock; from now on the service's store can't write."""
-        self._tell("take")
-
-    def give(self) -> None:
-        """Give it back."""
-        self._tell("give")
-
-    def _tell(self, word: str) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(word + "\n")
-        self.process.stdin.flush()
-        if not self.process.stdout.readline():
-            raise Lost(f"the process that was to {word} the store's write lock has ended")
+    def outage(self) -> AbstractContextManager[Outage]:
+        """Give what takes the store away; at the end of the block it is back."""
+        assert self.place.outage is not None, "the store is not ours to take away"
+        return self.place.outage()
 
 
 @dataclass(frozen=True, slots=True)

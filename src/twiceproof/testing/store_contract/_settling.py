@@ -28,14 +28,14 @@ class SettlingContract:
     def test_a_completed_record_answers_byte_for_byte(self, store: Store, answer: bytes) -> None:
         """R25: the answer is found as it was stored."""
         new = new_record()
-        store.claim(new, LEASE, b"n1")
+        granted = expect_granted(store.claim(new, LEASE, b"n1"))
         assert store.complete(new.id, b"n1", answer, RETENTION) == Done()
         found = store.claim(new, LEASE, b"n2")
         assert type(found) is Found
         assert (found.record.state, found.record.answer) == (State.COMPLETED, answer)
         assert found.record.completed_at == near(found.record.now)
         assert found.record.expires_at == near(found.record.now + RETENTION)
-        assert found.record.token == Token(1, b"n1")
+        assert found.record.token == granted.token
 
     def test_completing_again_is_done_and_changes_nothing(self, store: Store) -> None:
         """R48: the same nonce hears Done again; the first answer stays. Another's nonce is fenced."""
@@ -89,7 +89,7 @@ class SettlingContract:
         assert store.get(new.id) is None
         assert store.release(new.id, b"n1") == Fenced()
         second = expect_granted(store.claim(new, LEASE, b"n2"))
-        assert second == Granted(Token(1, b"n2"), second.incarnation)
+        assert second == Granted(Token(second.token.number, b"n2"), second.incarnation)
         assert second.incarnation != first.incarnation
 
     def test_a_completed_record_is_not_released_or_parked(self, store: Store) -> None:
@@ -104,14 +104,14 @@ class SettlingContract:
     def test_a_parked_record_is_unsettled_and_kept(self, store: Store, advance: Advance) -> None:
         """R28, R42: nobody runs it, its cause is told, and it is kept for its keeping time from the parking."""
         new = new_record(AGAIN)
-        store.claim(new, LEASE, b"n1")
+        granted = expect_granted(store.claim(new, LEASE, b"n1"))
         advance(LEASE / 2)
         assert store.park(new.id, b"n1", "exception") == Done()
         record = expect_found(store.claim(new, LEASE, b"n2"))
         assert (record.state, record.cause) == (State.PARKED, "exception")
         assert record.unsettled
         assert record.expires_at == near(record.now + KEEP)
-        assert record.token == Token(1, b"n1")
+        assert record.token == granted.token
 
     def test_a_late_holder_releases_after_its_lapse_and_its_parking(self, store: Store, advance: Advance) -> None:
         """R42: nothing happened, says its holder: the key is free."""
