@@ -97,6 +97,15 @@ def test_calls_that_wait_share_a_statement(place, narrow):
     assert [narrow.get(new.id).answer for new in (*news, done)] == [*(new.id for new in news[:5]), None, b"answer"]
 
 
+def test_whole_numbers_of_seconds_may_wait_together(place, narrow):
+    """A duration of 30 is 30.0, alone and in a batch."""
+    news = [new_record() for _ in range(3)]
+    claims: list[partial[Any]] = [partial(narrow.claim, new, 30, b"n1") for new in news]
+    assert [type(answer) for answer in together(place, narrow, claims)] == [Granted] * 3
+    completions: list[partial[Any]] = [partial(narrow.complete, new.id, b"n1", b"answer", 30) for new in news]
+    assert together(place, narrow, completions) == [Done()] * 3
+
+
 def test_one_id_twice_in_the_pile_is_claimed_once(place, narrow):
     """R22: PostgreSQL refuses one row twice in a statement; the second goes with the next."""
     new = new_record()

@@ -58,7 +58,7 @@ class AsyncpgLane(LoopLane):
             prepared = self._prepared.get(statement)
             if prepared is None:
                 prepared = self._prepared[statement] = await self._connection.prepare(statement, timeout=left)
-            rows: Sequence[Row] = await prepared.fetch(*values, timeout=left)
+            rows: Sequence[Row] = await prepared.fetch(*values, timeout=self.until - time.monotonic())
             return rows
         except (_asyncpg.PostgresError, _asyncpg.InterfaceError, _asyncpg.InternalClientError, OSError) as error:
             failure = self._told(error)

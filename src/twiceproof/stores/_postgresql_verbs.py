@@ -78,8 +78,8 @@ def claim(sql: Statements, new: NewRecord, lease: float, nonce: bytes, after: by
         new.key,
         new.fingerprint,
         new.guarantee.value,
-        new.keep,
-        lease,
+        float(new.keep),
+        float(lease),
         *(() if after is None else (after,)),
     )
 
@@ -124,7 +124,7 @@ def renew(sql: Statements, claims: Sequence[ClaimRef], lease: float) -> Verb[Seq
 
 def complete(sql: Statements, id: bytes, nonce: bytes, answer: bytes, retention: float) -> Verb[WriteAnswer]:
     """See `Store.complete`."""
-    return Verb(sql.complete, (id, nonce, answer, retention), _written, "complete", id, len(answer))
+    return Verb(sql.complete, (id, nonce, answer, float(retention)), _written, "complete", id, len(answer))
 
 
 def release(sql: Statements, id: bytes, nonce: bytes) -> Verb[WriteAnswer]:
