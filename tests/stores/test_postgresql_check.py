@@ -200,6 +200,8 @@ def test_our_options_reach_the_store_and_the_drivers_stay():
         ("postgresql+asyncpg://h/d?keepalives=1", "no option 'keepalives'"),
         ("postgresql://u:secret#x@h/d", "write %23 for a # in a password"),
         ("postgresql://u:sec/ret@h/d", "can't be read"),
+        ("postgresql://u:pa@secret@h/d", "can't be read"),
+        ("postgresql://u:secret@h:99999/d", "can't be read"),
         ("postgresql://u:secret%zz@h/d", "can't be read"),
         ("postgresql://u:12/secret@h/d", "can't be read"),
         ("postgresql+psycopg://h/d", "did you mean"),

@@ -118,3 +118,99 @@ def test_a_comment_that_got_lost_is_mended_by_init(postgresql_server):
     store.init()
     assert store.check() == []
     place.remove()
+
+
+@pytest.fixture
+def own(postgresql_server) -> Iterator[Place]:
+    """A table that a test may spoil."""
+    place = Place(postgresql_server.url)
+    yield place
+    place.remove()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("ALTER TABLE {} SET UNLOGGED", "a crash of PostgreSQL empties the table"),
+        ("ALTER TABLE {} DROP CONSTRAINT twiceproof_record_pkey", "nothing keeps ids"),
+        ("ALTER TABLE {} DROP COLUMN nonce", "lacks the column nonce; if it is somebody else's, choose another name"),
+        ("COMMENT ON TABLE {} IS 'our keys'", "remove its comment first"),
+    ],
+    ids=["unlogged", "no primary key", "a column gone", "another comment"],
+)
+def test_a_table_that_can_t_keep_the_promise_is_refused_at_start_up(own, kind, statement, said):
+    """R21, R22, R41: what would run a handler twice, or fail each claim, is told before the first request."""
+    own.connection.execute(statement.format(own.table))
+    with opened(own, kind) as store, pytest.raises(ConfigurationError, match=said):
+        store.check()
+
+
+def user_of(place: Place, name: str, *grants: str) -> PostgresqlStore:
+    """Return a store of a new user, who has these rights."""
+    place.connection.execute(f"DROP ROLE IF EXISTS {name}; CREATE ROLE {name} LOGIN")
+    for grant in grants:
+        place.connection.execute(grant)
+    url = place.url.replace("//postgres@", f"//{name}@")
+    return PostgresqlStore(url, schema=place.schema, timeout=5.0)
+
+
+def dropped(place: Place, name: str) -> None:
+    place.connection.execute(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+
+
+def test_records_hidden_by_row_security_are_told(own):
+    """R41: a claim would not see the records of others."""
+    everything = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {own.table} TO hidden"
+    store = user_of(own, "hidden", f"GRANT USAGE ON SCHEMA {own.schema} TO hidden", everything)
+    assert store.check() == []
+    own.connection.execute(f"ALTER TABLE {own.table} ENABLE ROW LEVEL SECURITY")
+    with pytest.raises(ConfigurationError, match="row level security"):
+        store.check()
+    dropped(own, "hidden")
+
+
+def test_init_waits_for_nobody_where_all_is_there(own):
+    """A deploy may run it while the application writes: it takes no lock, so no claim queues behind it."""
+    with psycopg.connect(own.url) as writer:
+        writer.execute(f"LOCK TABLE {own.table} IN ACCESS EXCLUSIVE MODE")
+        own.store(timeout=0.5).init()
+        writer.rollback()
+
+
+def test_init_that_must_wait_gives_up_in_time_and_says_so(own):
+    """Within the time-out it was given; nothing was made."""
+    own.connection.execute(f"DROP INDEX {own.schema}.twiceproof_record_age")
+    with psycopg.connect(own.url) as writer:
+        writer.execute(f"LOCK TABLE {own.table} IN ROW EXCLUSIVE MODE")
+        with pytest.raises(StoreUnavailable, match=r"for longer than 0.3 s, so nothing was made"):
+            own.store(timeout=0.3).init()
+        writer.rollback()
+    own.store().init()
+    found = own.connection.execute("SELECT to_regclass(%s)", (f"{own.schema}.twiceproof_record_age",)).fetchone()
+    assert found != (None,)
+
+
+def test_init_needs_rights_on_its_schema_only_and_none_where_all_is_there(own):
+    """An owner of the schema makes the table; who may only read finds it made."""
+    own.connection.execute(f"DROP TABLE {own.table}")
+    maker = user_of(own, "maker", f"GRANT USAGE, CREATE ON SCHEMA {own.schema} TO maker")
+    maker.init()
+    assert maker.check() == []
+    reader = user_of(own, "reader", f"GRANT USAGE ON SCHEMA {own.schema} TO reader")
+    reader.init()
+    own.connection.execute(f"DROP TABLE {own.table}")
+    with pytest.raises(ConfigurationError, match=f"grant it CREATE on the schema {own.schema}, or let an owner"):
+        reader.init()
+    for name in ("maker", "reader"):
+        dropped(own, name)
+
+
+def test_init_does_not_touch_a_table_of_somebody_else(own):
+    """It has the columns of our indexes, and is not ours all the same."""
+    own.connection.execute(
+        f"DROP TABLE {own.table}; CREATE TABLE {own.table} (expires_at float8, created_at float8, mine int)"
+    )
+    with pytest.raises(ConfigurationError, match=r"lacks the column id; .* choose another name"):
+        own.store().init()
+    told = "SELECT count(*), obj_description(%s::regclass, 'pg_class') FROM pg_indexes WHERE schemaname = %s"
+    assert own.connection.execute(told, (own.table, own.schema)).fetchone() == (0, None)

@@ -130,13 +130,18 @@ def _parsed(url: str) -> dict[str, Any]:
     except psycopg.ProgrammingError:
         parameters = {"port": "?"}
     ports = str(parameters.get("port") or "").split(",")
-    misread = "://" in url and "@" in urlsplit(url).path  # a / in a password ends the host
-    if misread or not all(port == "" or (port.isascii() and port.isdigit()) for port in ports):
+    # a / in a password ends the host, and an @ begins it too early
+    misread = "://" in url and ("@" in urlsplit(url).path or "@" in str(parameters.get("host") or "")[1:])
+    if misread or not all(port == "" or _is_port(port) for port in ports):
         raise ConfigurationError(
             "This PostgreSQL URL can't be read; write postgresql://user:password@host:5432/database, with %40 for"
-            " a @, %2F for a / and %25 for a % in a password."
+            " an @, %2F for a / and %25 for a % in a password, and %3D for a = in an option's value."
         )
     return parameters
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536
 
 
 def _where(parameters: Mapping[str, Any]) -> str:

@@ -25,9 +25,10 @@ def probed(address: Address, rows: Sequence[Row]) -> None:
         raise StoreUnavailable(missing_table(address.where))
     mark = _MARK.search(comment or "")
     if mark is None:
+        mend = "'twiceproof store init URL' writes its comment anew" if comment is None else "remove its comment first"
         raise StoreUnavailable(
             f"{address.where}: the table {address.name} does not say of which schema it is;"
-            " if it is twiceproof's, 'twiceproof store init URL' mends its comment."
+            f" if it is twiceproof's, {mend}."
         )
     if int(mark[1]) > SCHEMA_VERSION:
         raise UnknownFormat(

@@ -12,6 +12,14 @@ from twiceproof.stores._postgresql_statements import SCHEMA_VERSION
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 _LONGEST: Final = 48  # PostgreSQL cuts names at 63 bytes, and those of our indexes are longer than the table's
 
+INDEXES: Final = {"expiry": "expires_at", "age": "created_at"}
+"""What each index is of; see `index_name`."""
+
+
+def index_name(table: str, of: str) -> str:
+    """Return the name of one of a table's indexes."""
+    return f"{table}_{of}"
+
 
 def full_name(schema: str, table: str) -> str:
     """Return the quoted name for statements, or raise `ConfigurationError` where it can't be one."""
@@ -28,13 +36,19 @@ def schema_sql(schema: str, table: str) -> str:
     """Return the SQL that makes what is missing and leaves what is there; it may be run again at any time (R54)."""
     name = full_name(schema, table)
     columns = ",\n".join(f"    {column} {kind}{_rest(column)}" for column, kind in COLUMNS.items())
+    indexes = "\n".join(
+        f'CREATE INDEX IF NOT EXISTS "{index_name(table, of)}" ON {name} ({column});' for of, column in INDEXES.items()
+    )
     return f"""\
-CREATE SCHEMA IF NOT EXISTS "{schema}";
+DO $twiceproof$ BEGIN
+    IF to_regnamespace('"{schema}"') IS NULL THEN -- its mere mention needs a right on the database
+        CREATE SCHEMA IF NOT EXISTS "{schema}";
+    END IF;
+END $twiceproof$;
 CREATE TABLE IF NOT EXISTS {name} (
 {columns}
 );
-CREATE INDEX IF NOT EXISTS "{table}_expiry" ON {name} (expires_at);
-CREATE INDEX IF NOT EXISTS "{table}_age" ON {name} (created_at);
+{indexes}
 DO $twiceproof$ BEGIN
     IF obj_description('{name}'::regclass, 'pg_class') IS NULL THEN
         COMMENT ON TABLE {name} IS
