@@ -133,3 +133,19 @@ def test_an_unknown_synchronous_is_refused():
     off: Any = "OFF"
     with pytest.raises(ConfigurationError, match="'FULL' or 'NORMAL'"):
         SqliteStore("keys.db", synchronous=off)
+
+
+@pytest.mark.parametrize(
+    "url", ["host=127.0.0.1 password=hunter2 dbname=x", "postgresql:u:hunter2@h", "redis:/x:hunter2@h", "u:hunter2@h"]
+)
+def test_what_is_no_url_may_be_a_password_and_is_not_repeated(url):
+    """R41: libpq's own words, and slips of the pen."""
+    with pytest.raises(ConfigurationError, match=r"^This is not a store URL") as caught:
+        open_store(url)
+    assert "hunter" not in str(caught.value)
+
+
+def test_a_name_that_is_no_url_is_repeated():
+    """It is what one types first."""
+    with pytest.raises(ConfigurationError, match=r"^'keys.db' is not a store URL; write sqlite:///keys.db"):
+        open_store("keys.db")

@@ -157,7 +157,7 @@ def test_a_script_that_ends_midway_may_have_written(colour, valkey_server, prefi
         new = new_record()
         (answer,) = called(limited, "claim", new, LONG, b"n1")
         assert type(answer) is StoreOutcomeUnknown
-        assert "its access list doesn't allow the user what the store needs" in str(answer)
+        assert "its access list doesn't allow the user the keys or commands that the store needs" in str(answer)
         assert called(limited, "release", new.id, b"n1") == [Done()]
         assert keys_of(valkey_server, prefix) == {}
         other.acl_deluser(prefix)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.stores.redis_support import COLOURS, ScriptedServer, client
+from twiceproof.core._record import Granted
 from twiceproof.engine import AsyncEngine, Engine
 from twiceproof.errors import ConfigurationError
+from twiceproof.stores import _redis_scripts
+from twiceproof.stores._redis_rehearsal import REHEARSAL
 from twiceproof.stores.redis import AsyncRedisStore, RedisStore
 from twiceproof.testing.servers import ValkeyServer
+from twiceproof.testing.store_contract._ground import new_record
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +110,7 @@ def test_a_check_leaves_nothing_open_and_nothing_behind(server, colour):
     [
         (":wrong@", "it refuses the user or the password"),
         ("nobody:wrong@", "it refuses the user or the password"),
-        ("reader:secret@", "its access list doesn't allow the user what the store needs"),
+        ("reader:secret@", "its access list doesn't allow the user the keys or commands that the store needs"),
     ],
 )
 def test_wrong_credentials_fail_at_construction(server, colour, change, sentence):
@@ -188,6 +194,59 @@ def test_a_server_that_is_too_old_fails_at_construction(colour, version):
 
     with ScriptedServer(answer) as old, pytest.raises(ConfigurationError, match=f"{version}; the store needs 6.2"):
         colour(old.url).check()
+
+
+EVERYTHING = sorted(set(re.findall(rb"try\('([A-Z]+)'", REHEARSAL)))
+
+
+def test_the_rehearsal_calls_whatever_the_scripts_call():
+    """R41: a right that one of them needs is seen before the first request."""
+    scripts = [value.text for value in vars(_redis_scripts).values() if isinstance(value, _redis_scripts.Script)]
+    assert len(scripts) > 8
+    assert sorted({call for text in scripts for call in re.findall(rb"redis.call\('([A-Z]+)'", text)}) == EVERYTHING
+
+
+@pytest.mark.parametrize("lacks", ["evalsha", *(name.decode().lower() for name in EVERYTHING)])
+def test_a_user_who_lacks_a_right_fails_at_construction(server, lacks):
+    """R41, R48: else each claim would fail, and the first perhaps midway. Nothing is left behind."""
+    with client(server) as other:
+        other.acl_setuser("lacking", enabled=True, passwords=["+s"], keys=["*"], commands=["+@all", f"-{lacks}"])
+        with pytest.raises(ConfigurationError, match="its access list doesn't allow the user"):
+            RedisStore(server.url.replace("127.0.0.1", "lacking:s@127.0.0.1")).check()
+        other.acl_deluser("lacking")
+        assert other.dbsize() == 0
+
+
+def test_the_rights_of_the_docs_are_enough(server):
+    """R41: a user with those alone finds nothing to say about them, and keeps a record."""
+    page = (Path(__file__).parents[2] / "docs" / "stores.md").read_text()
+    (rule,) = re.findall(r"ACL SETUSER app (.*)", page)
+    with client(server) as other:
+        other.execute_command("ACL", "SETUSER", "app", *rule.split())
+        store = RedisStore(server.url.replace("127.0.0.1", "app:secret@127.0.0.1"))
+        assert [note for note in store.check() if "appendfsync everysec" not in note] == []
+        assert type(store.claim(new_record(), 30.0, b"n1")) is Granted
+        store.close()
+        other.flushdb()
+        other.acl_deluser("app")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "usual", "said"),
+    [
+        ("min-replicas-to-write", "1", "0", "too few replicas are connected (min-replicas-to-write)"),
+        ("maxmemory", "1", "0", "its memory is full (maxmemory) and it may not evict anything"),
+    ],
+)
+def test_a_server_that_takes_no_writes_just_now_is_a_note(server, colour, setting, value, usual, said):
+    """R48: it may pass; requests are answered 503 meanwhile."""
+    with client(server) as other:
+        other.config_set(setting, value)
+        try:
+            notes = colour(server.url).check()
+        finally:
+            other.config_set(setting, usual)
+    assert notes[-1].endswith(f"{said}. Requests are answered 503 while that is so.")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.row_stores import SharedRows
-from twiceproof.core._record import ClaimRef, Done, Fenced, Granted, Guarantee, Held, State
+from twiceproof.core._record import ClaimRef, Done, Fenced, Granted, Guarantee, Held, NewRecord, State
 
 
 class AnyTokenCompletes(SharedRows):
@@ -96,8 +96,11 @@ class LastAnswerWins(SharedRows):
         before = self.get(id)
         done = super().complete(id, nonce, answer, retention)
         if done == Done() and before and before.state is State.COMPLETED:
+            names = ("namespace", "principal", "operation", "path", "key", "fingerprint", "guarantee")
+            known: dict[str, Any] = {name: getattr(before, name) for name in names}
+            again = NewRecord(id, **known, keep=1.0)
             self.forget(id, nonce)
-            super().claim(before, 1.0, nonce)  # type: ignore[arg-type]  # it has all that a new record has
+            super().claim(again, 1.0, nonce)
             super().complete(id, nonce, answer, retention)
         return done
 

@@ -298,7 +298,6 @@ UNSEEN = {
     "SaysTooLittle": "nobody asks for capabilities",
     "LostRaceIsAnError": "one thread runs no race",
     "NoLock": "one thread runs no race",
-    "LastAnswerWins": "it raises an error",
 }
 """Faults that are none of a history's, and why."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from twiceproof.cli._output import Cannot, Refused
-from twiceproof.errors import ConfigurationError, StoreFull, StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
+from twiceproof.errors import ConfigurationError, StoreOutcomeUnknown, StoreUnavailable, UnknownFormat
 from twiceproof.stores import Filter, open_store
 from twiceproof.stores._url import parse_url
 
@@ -25,6 +25,7 @@ ID_BYTES: Final = 32
 SHORTEST_PREFIX: Final = 8
 _OTHER_NAMES: Final = {"postgres": "postgresql", "rediss": "redis", "valkey": "redis", "valkeys": "redis"}
 _SECRET: Final = re.compile(r"([?&][^=&]*(?:pass|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
+_SLOW: Final = re.compile(r"within [0-9.e-]+ s|too long")  # a larger time-out may help, and nothing else
 PAGE: Final = 100  # records read at once: each may bear an answer of a mebibyte
 
 _UNIT: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -120,13 +121,10 @@ def shown_url(url: str) -> str:
 
 
 def _unavailable(error: StoreUnavailable) -> Cannot:
-    match error:
-        case StoreOutcomeUnknown():
-            return Cannot(f"{error} 'twiceproof keys show' tells whether it did.")
-        case StoreFull():
-            return Cannot(str(error))
-        case _:
-            return Cannot(f"{error} Nothing was written; try again, with a larger --timeout where it is busy.")
+    if isinstance(error, StoreOutcomeUnknown):
+        return Cannot(f"{error} 'twiceproof keys show' tells whether it did.")
+    advice = " Nothing was written; try again, with a larger --timeout." if _SLOW.search(str(error)) else ""
+    return Cannot(f"{error}{advice}")
 
 
 def check_file(url: str) -> None:

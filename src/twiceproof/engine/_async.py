@@ -105,8 +105,8 @@ class AsyncEngine(Front[AsyncStore]):
         if loop is not self._latest and loop not in self._loops:
             try:
                 await self.open()
-            except TwiceproofError:
-                logger.exception("the store could not be opened")  # the claim will say so (R48, R17)
+            except TwiceproofError as error:
+                logger.warning("the store could not be opened: %s", error)  # the claim will say so (R48, R17)
         if len(request.body) > SMALL_BODY and is_costly(request):
             call = await loop.run_in_executor(self._digester, self._call, request, key, principal, policy)
         else:

@@ -91,8 +91,8 @@ class Engine(Front[Store]):
         if not self._opened:
             try:
                 self.open()
-            except TwiceproofError:
-                logger.exception("the store could not be opened")  # the claim will say so (R48, R17)
+            except TwiceproofError as error:
+                logger.warning("the store could not be opened: %s", error)  # the claim will say so (R48, R17)
         call = self._call(request, key, principal, policy)
         run = Run(attempt or Attempt(key), call, core.steps(call))
         answer = self._drive(run, None)

@@ -26,7 +26,7 @@ _SENTENCES: Final = {
     "53100": "its disk is full",
     "53200": "it has no memory left",
     "53300": "it takes no more connections",
-    "55P03": "somebody held the lock of a record for too long",
+    "55P03": "somebody held the lock of a record, or of the table, for too long",
     "57014": "it took too long",
     "57P03": "it is starting up or shutting down",
 }

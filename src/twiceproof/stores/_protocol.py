@@ -1,8 +1,9 @@
 """What every store promises: the verbs, in both colours.
 
 A verb that decides is one atomic statement. A lost race is an answer, never an error. A verb returns or raises
-within the store's time-out: `StoreUnavailable` where nothing was written, `StoreOutcomeUnknown` where that is not
-known. Ids and nonces compare by exact bytes, moments by the store's own clock, read now (R34).
+within the store's time-out, or twice that where it had to wait for its turn first: `StoreUnavailable` where nothing was
+written, `StoreOutcomeUnknown` where that is not known. Ids and nonces compare by exact bytes, moments by the store's
+own clock, read now (R34).
 
 A record past its ``expires_at`` is absent to every verb but `purge`, whether or not it is still there. One in a format
 above ours (R17, R53) never expires for us: it is `Found`, never granted or purged, and changed by its own nonce only.

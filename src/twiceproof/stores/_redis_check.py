@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from redis.exceptions import RedisError
@@ -13,7 +13,8 @@ from twiceproof.errors import ConfigurationError, StoreError, StoreOutcomeUnknow
 from twiceproof.stores._redis_address import Address
 from twiceproof.stores._redis_errors import Refused, code_of, told
 from twiceproof.stores._redis_lanes import Commands, RedisLane
-from twiceproof.stores._redis_verbs import Verbs
+from twiceproof.stores._redis_rehearsal import rehearsal
+from twiceproof.stores._redis_verbs import Keys, Verbs
 
 _OLDEST: Final = (6, 2)
 _SETTINGS: Final = ("appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
@@ -33,7 +34,7 @@ def check_server(address: Address) -> Findings:
     try:
         lane = RedisLane(address)
         try:
-            info, settings = _asked(address, lane)
+            info, settings, refusal = _asked(address, lane)
         finally:
             lane.close()
     except Refused as error:
@@ -42,17 +43,33 @@ def check_server(address: Address) -> Findings:
         return _unseen(f"{address.where}: no answer within {address.timeout:g} s.")
     except StoreUnavailable as error:
         return _unseen(str(error))
-    return _judged(address.where, info, settings)
+    findings = _judged(address.where, info, settings)
+    match refusal:
+        case None:
+            return findings
+        case Refused():
+            raise ConfigurationError(str(refusal))
+        case _:
+            return replace(findings, notes=[*findings.notes, f"{refusal} Requests are answered 503 while that is so."])
 
 
-def _asked(address: Address, lane: RedisLane) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return what INFO and CONFIG say, both without what the server does not tell us."""
+def _asked(address: Address, lane: RedisLane) -> tuple[Mapping[str, str], Mapping[str, str], StoreUnavailable | None]:
+    """Return what INFO and CONFIG say, without what the server does not tell us, and why a rehearsal failed."""
     look = Verbs(address.prefix).get(b"")
-    commands: Commands = [look.whole(), [b"INFO"], *([b"CONFIG", b"GET", name.encode()] for name in _SETTINGS)]
-    looked, info, *settings = lane.ask(commands)
+    commands: Commands = [
+        *(look.whole(), look.command(), rehearsal(Keys(address.prefix).tag), [b"INFO"]),
+        *([b"CONFIG", b"GET", name.encode()] for name in _SETTINGS),
+    ]
+    looked, looked_again, rehearsed, info, *settings = lane.ask(commands)
     if isinstance(looked, RedisError):
         raise told(address.where, code_of(looked) or "ERR")
-    return _info(info), {name: value for pair in settings if (known := _pair(pair)) for name, value in [known]}
+    refusals = [
+        told(address.where, code_of(reply) or "ERR")
+        for reply in (looked_again, rehearsed)
+        if isinstance(reply, RedisError)
+    ]
+    known = dict(pair for pair in map(_pair, settings) if pair is not None)
+    return _info(info), known, refusals[0] if refusals else None
 
 
 def _unseen(why: str) -> Findings:

@@ -31,7 +31,7 @@ _SENTENCES: Final = {
     "MISCONF": "it can't save to its disk and takes no writes meanwhile",
     "NOREPLICAS": "too few replicas are connected (min-replicas-to-write)",
     "NOAUTH": "it refuses the user or the password",
-    "NOPERM": "its access list doesn't allow the user what the store needs",
+    "NOPERM": "its access list doesn't allow the user the keys or commands that the store needs",
     "MASTERDOWN": "it has lost its primary",
     "CLUSTERDOWN": "its cluster is down",
     "MOVED": "the keys belong to another node of its cluster; name that one",

@@ -63,10 +63,10 @@ class Keys:
     """The names of a store's keys. They share a hash tag, so that a script may use them together on any server."""
 
     def __init__(self, prefix: str) -> None:
-        tag = f"{{{prefix}}}:".encode(*_TEXT)
-        self.expiry: Final = tag + b"expiry"
-        self.creation: Final = tag + b"creation"
-        self._record: Final = tag + b"record:"
+        self.tag: Final = f"{{{prefix}}}:".encode(*_TEXT)
+        self.expiry: Final = self.tag + b"expiry"
+        self.creation: Final = self.tag + b"creation"
+        self._record: Final = self.tag + b"record:"
 
     def record(self, name: bytes) -> bytes:
         """Return the key of the record whose id has this hexadecimal name."""

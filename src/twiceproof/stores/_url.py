@@ -94,6 +94,7 @@ _SCHEMES: Final[Mapping[str, _Scheme]] = {
     "valkeys": _Scheme(_REDIS, server=True, passed_on=_TLS_CLIENTS),
 }
 _SECRET: Final = re.compile(r"([?&][^=&]*(?:pass|secret)[^=&]*)=[^&]*", re.IGNORECASE)
+_HARMLESS: Final = re.compile(r"[\w./\\ -]{1,200}")
 _EXAMPLES: Final = "sqlite:///keys.db, postgresql://user@host/database, redis://host:6379/0 or memory://"
 
 
@@ -168,7 +169,9 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def shown(url: str) -> str:
-    """Return ``url`` for a message, without what could be a password."""
+    """Return ``url`` for a message, without what could be a password: all of it, where it is no URL and no name."""
+    if "://" not in url:
+        return repr(url) if _HARMLESS.fullmatch(url) or not url else "This"
     before, at, after = url.rpartition("@")
     if "?" in before:  # the @ of a password, among the options or before them
         after = "…"
