@@ -1,4 +1,4 @@
-"""Fixtures of the SQLite tests."""
+"""Fixtures of the SQLite tests, and of the PostgreSQL tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores.postgresql_support import STORES, Place
 from twiceproof.stores.sqlite import SqliteStore
 
 
@@ -21,3 +22,24 @@ def store(path) -> Iterator[SqliteStore]:
     store.open()
     yield store
     store.close()
+
+
+@pytest.fixture(scope="module")
+def table(postgresql_server) -> Iterator[Place]:
+    """A table of the module's own in PostgreSQL."""
+    place = Place(postgresql_server.url)
+    yield place
+    place.remove()
+
+
+@pytest.fixture
+def place(table) -> Iterator[Place]:
+    """The same, empty and on a new clock for each test."""
+    yield table
+    table.clear()
+
+
+@pytest.fixture(params=STORES)
+def kind(request):
+    """Each of the PostgreSQL stores, by its name in the table of stores."""
+    return request.param

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.stores.postgresql_support import STORES as POSTGRESQL
-from tests.stores.postgresql_support import Place
 from tests.support.row_stores import DictStore
 from twiceproof.stores import Store, in_threads
 from twiceproof.stores.memory import AsyncMemoryStore, MemoryStore
@@ -48,7 +47,9 @@ def ended(store: Any) -> None:
     getattr(store, "stop", store.close)()
 
 
-class TestVolatileStores(StoreContract):
+class OnOurClock:
+    """Stores that read a clock of the test's."""
+
     @pytest.fixture
     def clock(self) -> FakeClock:
         return FakeClock()
@@ -57,6 +58,8 @@ class TestVolatileStores(StoreContract):
     def advance(self, clock) -> Callable[[float], None]:
         return clock.advance
 
+
+class TestVolatileStores(OnOurClock, StoreContract):
     @pytest.fixture(params=VOLATILE)
     def store(self, request, clock) -> Iterator[Store]:
         store = VOLATILE[request.param](clock)
@@ -65,15 +68,7 @@ class TestVolatileStores(StoreContract):
         ended(store)
 
 
-class TestDurableStores(DurableStoreContract):
-    @pytest.fixture
-    def clock(self) -> FakeClock:
-        return FakeClock()
-
-    @pytest.fixture
-    def advance(self, clock) -> Callable[[float], None]:
-        return clock.advance
-
+class TestDurableStores(OnOurClock, DurableStoreContract):
     @pytest.fixture(params=DURABLE)
     def another(self, request, tmp_path, clock) -> Iterator[Callable[[], Store]]:
         opened: list[Any] = []
@@ -92,15 +87,7 @@ class TestDurableStores(DurableStoreContract):
         return another()
 
 
-class TestServedStores(DurableStoreContract):
-    @pytest.fixture
-    def clock(self) -> FakeClock:
-        return FakeClock()
-
-    @pytest.fixture
-    def advance(self, clock) -> Callable[[float], None]:
-        return clock.advance
-
+class TestServedStores(OnOurClock, DurableStoreContract):
     @pytest.fixture(params=SERVED)
     def another(self, request, clock) -> Iterator[Callable[[], Store]]:
         server, make = SERVED[request.param]
@@ -122,19 +109,7 @@ class TestServedStores(DurableStoreContract):
         return another()
 
 
-@pytest.fixture(scope="module")
-def postgresql_table(postgresql_server) -> Iterator[Place]:
-    place = Place(postgresql_server.url)
-    yield place
-    place.remove()
-
-
 class TestPostgresqlStores(DurableStoreContract):
-    @pytest.fixture
-    def place(self, postgresql_table) -> Iterator[Place]:
-        yield postgresql_table
-        postgresql_table.clear()
-
     @pytest.fixture
     def advance(self, place) -> Callable[[float], None]:
         return place.advance

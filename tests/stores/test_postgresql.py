@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.stores.postgresql_support import STORES, Place, opened
+from tests.stores.postgresql_support import Place, opened
 from tests.support.demo_processes import wait_until
 from tests.support.fault_proxy import FaultProxy
 from twiceproof.core._record import FORMAT, Absent, ClaimRef, Done, Fenced, Found, Granted, Held
@@ -19,24 +19,6 @@ from twiceproof.stores import Filter, Purged
 from twiceproof.stores._postgresql_verbs import escaped, unescaped
 from twiceproof.stores.postgresql import AsyncpgStore, AsyncPostgresqlStore
 from twiceproof.testing.store_contract._ground import AGAIN, new_record
-
-
-@pytest.fixture(scope="module")
-def table(postgresql_server) -> Iterator[Place]:
-    place = Place(postgresql_server.url)
-    yield place
-    place.remove()
-
-
-@pytest.fixture
-def place(table) -> Iterator[Place]:
-    yield table
-    table.clear()
-
-
-@pytest.fixture(params=STORES)
-def kind(request):
-    return request.param
 
 
 @pytest.fixture

@@ -11,30 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.stores.postgresql_support import STORES, Place, opened
+from tests.stores.postgresql_support import Place, opened
 from tests.support.demo_processes import wait_until
 from twiceproof.core._record import Done, Fenced, Found, Granted, Held
 from twiceproof.errors import StoreUnavailable
 from twiceproof.testing import Driven
 from twiceproof.testing.store_contract._ground import AGAIN, new_record
-
-
-@pytest.fixture(scope="module")
-def table(postgresql_server) -> Iterator[Place]:
-    place = Place(postgresql_server.url)
-    yield place
-    place.remove()
-
-
-@pytest.fixture
-def place(table) -> Iterator[Place]:
-    yield table
-    table.clear()
-
-
-@pytest.fixture(params=STORES)
-def kind(request):
-    return request.param
 
 
 @pytest.fixture

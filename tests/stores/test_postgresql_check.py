@@ -21,13 +21,6 @@ SHORT = 0.4
 
 
 @pytest.fixture(scope="module")
-def table(postgresql_server) -> Iterator[Place]:
-    place = Place(postgresql_server.url)
-    yield place
-    place.remove()
-
-
-@pytest.fixture(scope="module")
 def own() -> Iterator[PostgresqlServer]:
     """A server that these tests may stop."""
     with PostgresqlServer({"fsync": "off"}) as server:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.stores.postgresql_support import STORES, Place
+from tests.stores.postgresql_support import STORES
 from tests.support.demo_processes import wait_until
 from tests.support.fault_proxy import FaultProxy
 from twiceproof.core._record import Done, Found, Granted
@@ -18,13 +18,6 @@ from twiceproof.testing.servers import PostgresqlServer
 from twiceproof.testing.store_contract._ground import new_record
 
 SHORT = 0.4
-
-
-@pytest.fixture(scope="module")
-def table(postgresql_server) -> Iterator[Place]:
-    place = Place(postgresql_server.url)
-    yield place
-    place.remove()
 
 
 @pytest.fixture

@@ -17,24 +17,6 @@ from twiceproof.stores.postgresql import PostgresqlStore
 from twiceproof.testing.store_contract._ground import new_record
 
 
-@pytest.fixture(scope="module")
-def table(postgresql_server) -> Iterator[Place]:
-    place = Place(postgresql_server.url)
-    yield place
-    place.remove()
-
-
-@pytest.fixture
-def place(table) -> Iterator[Place]:
-    yield table
-    table.clear()
-
-
-@pytest.fixture(params=STORES)
-def kind(request):
-    return request.param
-
-
 @pytest.fixture
 def store(place, kind) -> Iterator:
     with opened(place, kind) as store:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.stores.redis_support import client, own_prefix
-from tests.stores.test_contract import ended, passed
+from tests.stores.test_contract import OnOurClock, ended, passed
 from twiceproof.errors import StoreFull
 from twiceproof.stores import Store
 from twiceproof.stores.redis import AsyncRedisStore, RedisStore
-from twiceproof.testing import Driven, DurableStoreContract, FakeClock
+from twiceproof.testing import Driven, DurableStoreContract
 from twiceproof.testing.servers import ValkeyServer
 from twiceproof.testing.store_contract._ground import LEASE, new_record
 
@@ -30,15 +30,7 @@ def redis_server() -> Iterator[ValkeyServer]:
         yield server
 
 
-class TestDebiansRedis(DurableStoreContract):
-    @pytest.fixture
-    def clock(self) -> FakeClock:
-        return FakeClock()
-
-    @pytest.fixture
-    def advance(self, clock) -> Callable[[float], None]:
-        return clock.advance
-
+class TestDebiansRedis(OnOurClock, DurableStoreContract):
     @pytest.fixture(params=COLOURS)
     def another(self, request, redis_server, clock) -> Iterator[Callable[[], Store]]:
         opened: list[Any] = []
