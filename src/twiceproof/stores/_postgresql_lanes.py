@@ -9,11 +9,10 @@ from typing import Any
 
 from twiceproof.errors import StoreOutcomeUnknown, StoreUnavailable
 from twiceproof.stores._postgresql_address import Address
-from twiceproof.stores._postgresql_errors import RolledBack
-from twiceproof.stores._postgresql_verbs import Row, Verb, answered, exchange
+from twiceproof.stores._postgresql_verbs import Row, Verb, exchange
 
 
-class Timed:
+class Deadlined:
     """A lane with a deadline for each run; connecting is a part of the first."""
 
     def __init__(self, address: Address, until: float) -> None:
@@ -29,7 +28,7 @@ class Timed:
             self.until = time.monotonic() + self.address.timeout
 
 
-class BlockingLane(Timed, ABC):
+class BlockingLane(Deadlined, ABC):
     """A lane of the blocking colour."""
 
     @abstractmethod
@@ -39,16 +38,6 @@ class BlockingLane(Timed, ABC):
     def run(self, verbs: Sequence[Verb[Any]]) -> Sequence[object]:
         """See `Lane.run`."""
         self.begin()
-        if len(verbs) == 1:  # by far the most; the rest is for what it was not answered
-            verb = verbs[0]
-            try:
-                return (answered(verb, self.execute(verb.statement.one, verb.values)),)
-            except RolledBack:
-                pass
-            except StoreOutcomeUnknown:
-                raise
-            except StoreUnavailable as error:
-                return (error,)
         steps = exchange(verbs)
         try:
             asked = next(steps)
@@ -66,7 +55,7 @@ class BlockingLane(Timed, ABC):
             return answers
 
 
-class LoopLane(Timed, ABC):
+class LoopLane(Deadlined, ABC):
     """A lane of an event loop."""
 
     @abstractmethod
@@ -76,16 +65,6 @@ class LoopLane(Timed, ABC):
     async def run(self, verbs: Sequence[Verb[Any]]) -> Sequence[object]:
         """See `AsyncLane.run`."""
         self.begin()
-        if len(verbs) == 1:  # by far the most; the rest is for what it was not answered
-            verb = verbs[0]
-            try:
-                return (answered(verb, await self.execute(verb.statement.one, verb.values)),)
-            except RolledBack:
-                pass
-            except StoreOutcomeUnknown:
-                raise
-            except StoreUnavailable as error:
-                return (error,)
         steps = exchange(verbs)
         try:
             asked = next(steps)

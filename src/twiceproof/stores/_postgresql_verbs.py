@@ -216,7 +216,7 @@ def _together(verbs: Sequence[Verb[Any]]) -> Exchange:
         statement, _TRIES_TOGETHER, [list(column) for column in zip(*(verb.values for verb in verbs), strict=True)]
     )
     found: dict[bytes, list[Row]] = {row[0]: [row] for row in rows}
-    return [answered(verb, found.get(verb.id, [])) for verb in verbs]
+    return [_answered(verb, found.get(verb.id, [])) for verb in verbs]
 
 
 def _alone(verb: Verb[Any]) -> Generator[Asked, Sequence[Row], object]:
@@ -224,10 +224,10 @@ def _alone(verb: Verb[Any]) -> Generator[Asked, Sequence[Row], object]:
         rows = yield from _sent(verb.statement.one, _TRIES, verb.values)
     except StoreUnavailable as error:
         return error
-    return answered(verb, rows)
+    return _answered(verb, rows)
 
 
-def answered(verb: Verb[Any], rows: Sequence[Row]) -> object:
+def _answered(verb: Verb[Any], rows: Sequence[Row]) -> object:
     """Return what the rows answer, or the error to raise for what this release can't read."""
     try:
         return verb.answer(rows)
